@@ -52,7 +52,7 @@ class HistoryLake:
         self.landing = with_last(self.world.landing)
         self.model, _ = reconcile(to_model(self.landing))
         self.last_batch = max(record.batch for record in self.landing)
-        self._done = 0
+        self._done = self._landed = 0
         self._schemas = dict(self.world.tables)
         self._schemas |= {schema.schema_id: schema for schema in self.world.tables.values()}
         self._since = self._first_uses()
@@ -62,11 +62,16 @@ class HistoryLake:
                 at = event.position
                 self._ends[at.lsn] = max(at, self._ends.get(at.lsn, at))
 
-    def land(self) -> None:
-        """Write the landing table: as capture does, a schema lands with the first row or closed chunk that has it."""
-        landing = Landing(self.paths.landing, SOURCE)
+    def land(self, until: int | None = None) -> None:
+        """Land the batches up to ``until``, or all.
+
+        As capture does, a schema lands with the first row or closed chunk that has it.
+        """
+        landing, until = Landing(self.paths.landing, SOURCE), until or self.last_batch
         for batch, group in groupby(self.landing, key=lambda record: record.batch):
-            members = list(group)
+            if not self._landed < batch <= until:
+                continue
+            self._landed, members = batch, list(group)
             epoch = members[0].lease_epoch
             rows = [
                 landed_schema(batch, epoch, schema)

@@ -102,7 +102,7 @@ DELTA_READERS = (
     "dblake.operate.verification.touched", "dblake.serve.changes.span", "dblake.serve.consume.dead_letters",
     "dblake.serve.consume.state_rows", "dblake.serve.iceberg.publisher", "dblake.serve.iceberg.table",
     "dblake.serve.read.reading", "dblake.serve.read.resolve",
-    "dblake.serve.read.rows", "dblake.serve.read.tail", "dblake.serve.read.versions", "dblake.serve.sql.catalog",
+    "dblake.serve.read.rows", "dblake.serve.read.versions", "dblake.serve.sql.catalog",
     "dblake.serve.sql.scan", "dblake.serve.sql.spark_reading", "dblake.serve.sql.views",
     "dblake.transform.events.reader", "dblake.transform.reconcile.known_keys",
     "dblake.transform.reconcile.landing_files", "dblake.transform.redecode.changed_tables",

@@ -86,6 +86,11 @@ class OutputConfig(Section):
         "bootstrap", min_length=1,
         description="Where the first run begins: bootstrap, now, a position or a commit time.",
     )
+    live: Literal["auto"] | bool = Field(
+        "auto",
+        description="Whether what has landed is delivered before reconcile has it; auto: on a local disk, but not with "
+                    "`--until-caught-up`.",
+    )
     partition: PartitionConfig | None = Field(None, description="Share of the keys delivered; null: all.")
     group: GroupConfig | None = Field(
         None, description="Several processes share the output; instead of `partition`. null: one process."

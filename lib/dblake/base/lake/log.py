@@ -21,6 +21,7 @@ from dblake.base.core.errors import TableUnavailable
 from dblake.base.lake.commits import COMPACTS, confirmed_commit
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.locks import commit_lock
+from dblake.base.lake.storage import is_local
 from dblake.base.lake.tables import find_table, has_table, open_table, storage_options, table_bytes
 
 _LITTLE_BYTES = 256 << 20
@@ -137,6 +138,10 @@ class OpenTable:
             self.delta, self._options = open_table(self._path), options
         return self.delta.version() != before
 
+    def has_next(self) -> bool:
+        """Return whether the log has a newer version; see ``has_version``."""
+        return has_version(self._path, self.delta.version() + 1)
+
     def reached(self, application: str) -> int:
         """Return the version that an application's newest commit carries, at the version at hand; 0 without one."""
         # delta-rs reads the log again each time.
@@ -161,6 +166,12 @@ class TableVersion:
         elif has_table(self._path):
             self._opened = OpenTable(self._path)
         return self._opened.delta.version() if self._opened else None
+
+
+def has_version(path: str, version: int) -> bool:
+    """Return whether a table's log has the commit of a version; known of a local disk only."""
+    folder = path.removeprefix("file://")
+    return is_local(path) and os.path.exists(os.path.join(folder, "_delta_log", f"{version:020}.json"))
 
 
 def newest_batch(path: str, application: str) -> int:

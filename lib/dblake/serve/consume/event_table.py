@@ -7,6 +7,7 @@ in portions that fit in memory.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,6 +21,7 @@ from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application
 from dblake.base.lake.query import query_rows
+from dblake.base.lake.storage import is_local
 from dblake.landing.columns import BATCH, COMMITTED_AT, INCARNATION, LSN
 from dblake.serve.consume.newest_transaction import (
     END_COLUMNS,
@@ -37,6 +39,9 @@ PORTION_BYTES = 8 << 20
 """Bytes of event files that are read at a time, about."""
 _MAX_PORTION_FACTOR = 2
 """A portion is extended to the end of its row groups only up to this multiple of PORTION_BYTES, or of their bytes."""
+
+
+_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class EventTable:
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self._reader: EventReader | None = None
+        self._can_check, self._check_until = is_local(paths.events), 0.0
         self._transactions = NewestTransactions(self._read_ends)
         self.batch = self.consolidated = self.run = 0
         self._expired: tuple[int, Position | None] = 0, None
@@ -74,13 +80,20 @@ class EventTable:
         return self._reader.bytes_read if self._reader else 0
 
     def refresh(self) -> bool:
-        """Read the newest version; return False if nothing changed, or while there is no table."""
+        """Read the newest version; return False if nothing changed, or while there is no table.
+
+        On a local disk the name of the next version suffices, but for a second: it may have been cleaned up.
+        """
         if self._reader is None:
             self._reader = EventReader.find(self._paths.events)
             if self._reader is None:
                 return False
-        elif not self._reader.refresh():
+        elif self._can_check and not self._reader.has_next() and time.monotonic() < self._check_until:
             return False
+        else:
+            self._check_until = time.monotonic() + _CHECK_SECONDS
+            if not self._reader.refresh():
+                return False
         reader, source = self._reader, self._paths.source
         self.batch = reader.reached(Application.reconcile(source))
         self.consolidated = reader.reached(Application.consolidation(source))
@@ -90,10 +103,21 @@ class EventTable:
         self._spans = listing.sizes, least, np.maximum(least, most)
         return True
 
+    def has_next(self) -> bool:
+        """Return whether the table has a newer version; known of a local disk only."""
+        return self._reader is not None and self._reader.has_next()
+
     @property
     def incarnation(self) -> int:
         """The newest incarnation of any event; 0 without events."""
         return self._reader.listing.newest_incarnation if self._reader else 0
+
+    def comes_from(self, landing_id: str) -> bool:
+        """Return False if the events come from another landing table than the one with this Delta table id."""
+        reader, source = self._reader, self._paths.source
+        if reader is None or not reader.reached(Application.landing(source)):
+            return True
+        return reader.reached(Application.landing(source, landing_id)) > 0
 
     @property
     def newest(self) -> Position | None:

@@ -21,7 +21,13 @@ from dblake.base.lake.layout import Paths
 from dblake.serve.consume.checkpoints import CheckpointStore
 from dblake.serve.consume.membership import Membership, assign
 from dblake.serve.consume.model import Transaction
-from dblake.serve.consume.subscription import WARN_SECONDS, Subscription, SubscriptionSettings, divide
+from dblake.serve.consume.subscription import (
+    WARN_SECONDS,
+    Subscription,
+    SubscriptionSettings,
+    divide,
+    wait_for_next,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +98,7 @@ class GroupSubscription:
                 if time.monotonic() - warned_at >= WARN_SECONDS:
                     logger.warning("group member %s: %s; waiting", self._membership.name, error.what)
                     warned_at = time.monotonic()
-            self._stop.wait(self._settings.poll_seconds)
+            wait_for_next(self._stop, self._settings.poll_seconds, self._has_next)
 
     def is_held(self) -> bool:
         """Return False as soon as other members may deliver what this one owns."""
@@ -114,6 +120,9 @@ class GroupSubscription:
         if partition in self._owned:
             self._owned[partition].rollback()
             self._failed = partition
+
+    def _has_next(self) -> bool:
+        return any(subscription.has_next() for subscription in self._owned.values())
 
     def _read_all(self, max_events: int) -> Generator[PartitionBatch, None, bool]:
         """Yield what the partitions have now; return True if all of it was delivered."""

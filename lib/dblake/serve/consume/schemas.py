@@ -1,10 +1,13 @@
 """Schemas of a source's tables for consumers.
 
 Place: beside ``stream``. The schemas table is read when an event refers to a version that is not known yet; reconcile
-appends schemas before their events. Delivery under a consumer's own schema is left to ``schema_resolution``.
+appends schemas before their events. Schemas of the tail come from landing, with its events. Delivery under a consumer's
+own schema is left to ``schema_resolution``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +23,12 @@ class Schemas:
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
+        self._recorded: dict[str, list[SchemaVersion]] = {}
+        self._landed: dict[tuple[str, str], SchemaVersion] = {}
         self._versions: dict[str, list[SchemaVersion]] = {}
         self._by_id: dict[tuple[str, str], TableSchema] = {}
+        self.by_id: dict[str, TableSchema] = {}
+        """All known schemas by their ids."""
 
     def get(self, table: str, schema_id: str | None) -> TableSchema:
         """Return the schema of an event; the table's newest for a truncate that names none.
@@ -68,7 +75,23 @@ class Schemas:
 
     def refresh(self) -> None:
         """Read the present schemas table."""
-        self._versions = read_schemas(self._paths)
+        self._recorded = read_schemas(self._paths)
+        self._index()
+
+    def add_landed(self, versions: Iterable[SchemaVersion]) -> None:
+        """Add schemas that have landed, and that the schemas table may not have yet."""
+        new = {(one.schema.table, one.schema.schema_id): one for one in versions}
+        if new.keys() - self._by_id.keys():
+            self._landed |= new
+            self._index()
+
+    def _index(self) -> None:
+        self._versions = {table: list(versions) for table, versions in self._recorded.items()}
         self._by_id = {
             (table, one.schema.schema_id): one.schema for table, versions in self._versions.items() for one in versions
         }
+        for name, one in self._landed.items():
+            if name not in self._by_id:
+                self._by_id[name] = one.schema
+                self._versions.setdefault(one.schema.table, []).append(one)
+        self.by_id = {schema_id: schema for (_, schema_id), schema in self._by_id.items()}

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import pyarrow as pa
+
 from dblake.base.core.errors import ConsumeError, StateNotReady
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
@@ -20,6 +22,7 @@ from dblake.serve.consume.cursor import Cursor
 from dblake.serve.consume.event_rows import EventBuilder
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.landed_events import LandedEvents
 from dblake.serve.consume.model import Control, ControlKind, Event, Transaction
 from dblake.serve.consume.read_ahead import read_ahead
 from dblake.serve.consume.redecodes import ReplacedEvents, replaced_since
@@ -40,15 +43,19 @@ class SourceStream:
 
     def __init__(
         self, paths: Paths, selection: Selection, start: str, cursor: Cursor | None,
-        readers: Mapping[str, TableSchema] | None = None,
+        readers: Mapping[str, TableSchema] | None = None, *, is_live: bool = False,
     ) -> None:
-        """``readers`` are the schemas that the consumer was written for, by table; other tables have their own."""
+        """``readers`` are the schemas that the consumer was written for, by table; other tables have their own.
+
+        With ``is_live`` what has landed is delivered before it is in events.
+        """
         self.source = paths.source
         self.cursor = cursor
         self.events = EventTable(paths)
-        self._is_drained = False
+        self._is_drained = self._is_at_tail = False
         self._paths, self._selection, self._start = paths, selection, start
         self._schemas = Schemas(paths)
+        self._landed, self._is_live = LandedEvents(paths, self.events, self._schemas), is_live
         self._builder = EventBuilder(paths.source, selection, self._schemas.get, readers or {})
 
     def poll(self) -> Iterator[Step]:
@@ -57,7 +64,7 @@ class SourceStream:
         Raises StateNotReady if state must run before a bootstrap; the next poll tries again.
         """
         is_drained = not self.events.refresh() and self._is_drained
-        self._is_drained = False
+        self._is_drained = self._is_at_tail = False
         cursor = self.cursor
         if cursor is None:
             if self.events.batch == 0:
@@ -69,6 +76,7 @@ class SourceStream:
             cursor = self._advance(begin_at(self._paths, self.events, self._start, self._selection))
         elif is_drained:
             self._is_drained = True
+            yield from self._tail()
             return
         else:
             yield from self._find_discontinuity(cursor)
@@ -80,8 +88,14 @@ class SourceStream:
         if self.events.incarnation > cursor.position.incarnation and not is_recorded(self._paths, self.events.batch):
             # Reconcile is about to append how the incarnation begins; the next poll finds it.
             return
-        yield from self._changes(cursor)
+        if self.events.batch >= cursor.batch:
+            yield from self._changes(cursor)
         self._is_drained = True
+        yield from self._tail()
+
+    def has_next(self) -> bool:
+        """Return whether there is something new to read; known of a local disk only."""
+        return self.events.has_next() or (self._is_at_tail and self._landed.has_next())
 
     def rewind(self, cursor: Cursor | None) -> None:
         """Continue from a cursor: what was read ahead of it, by a ``poll`` that was given up, is read again."""
@@ -95,7 +109,7 @@ class SourceStream:
     def _find_discontinuity(self, cursor: Cursor) -> Iterator[Step]:
         """Yield control entries, and begin a bootstrap, if events after the cursor do not continue those before it."""
         events = self.events
-        if events.batch < cursor.batch:
+        if events.batch < cursor.batch and self._landed.refresh() < cursor.batch:
             raise self._replaced(f"events end at batch {events.batch}, before the checkpoint's batch {cursor.batch}")
         # A redecode may add events to old batches; what it changed is announced below.
         if events.run == cursor.run and cursor.newest and events.has_after(cursor.newest, cursor.batch):
@@ -189,7 +203,29 @@ class SourceStream:
         tables = [table for table in self._schemas.tables() if self._selection.has_table(table)]
         wanted = self._selection.predicate(tables, cursor.position, waiting.before if waiting else None, cursor.batch)
         recorded = (self._schemas.recorded(rows) for _, rows in self.events.read(wanted))
-        portions = read_ahead(rows for rows in recorded if rows.num_rows)
+        yield from self._transactions(read_ahead(rows for rows in recorded if rows.num_rows), cursor)
+        cursor = self.cursor or cursor
+        if self.events.incarnation > cursor.position.incarnation and waiting is None:
+            yield from self._enter(Position(self.events.incarnation, 0), cursor)
+            cursor = self.cursor or cursor
+        newest = cursor.newest
+        if end > cursor.batch:
+            newest = waiting.before if waiting else self.events.newest
+        self._advance(replace(cursor, batch=max(end, cursor.batch), newest=newest))
+
+    def _tail(self) -> Iterator[Step]:
+        """Yield the whole transactions after the cursor that have landed and are not in events."""
+        is_bounded = self._is_at_tail = self._is_live
+        while is_bounded and (cursor := self.cursor) is not None and (tail := self._landed.read(cursor)) is not None:
+            wanted = self._selection.predicate(self._schemas.tables(), cursor.position, None, cursor.batch)
+            yield from self._transactions([self._schemas.recorded(wanted.filter(tail.events))], cursor)
+            reached, newest = self.cursor or cursor, cursor.newest
+            newest = max(newest, tail.position) if newest and tail.position else newest
+            self._landed.finish(tail, cursor, self._advance(replace(reached, batch=tail.batch, newest=newest)))
+            is_bounded = tail.is_bounded
+
+    def _transactions(self, portions: Iterable[pa.Table], cursor: Cursor) -> Iterator[Step]:
+        """Yield the transactions of selected rows in order of position, and advance the cursor."""
         for group in whole_transactions(portions, self._builder):
             for events, batch in group:
                 last = events[-1]
@@ -201,14 +237,6 @@ class SourceStream:
                     max(batch, cursor.reached), max(newest, last.position) if newest else None,
                 )
                 yield Transaction(self.source, last.position, last.committed_at, events), cursor
-        cursor = self.cursor or cursor
-        if self.events.incarnation > cursor.position.incarnation and waiting is None:
-            yield from self._enter(Position(self.events.incarnation, 0), cursor)
-            cursor = self.cursor or cursor
-        newest = cursor.newest
-        if end > cursor.batch:
-            newest = waiting.before if waiting else self.events.newest
-        self._advance(replace(cursor, batch=max(end, cursor.batch), newest=newest))
 
     def _announce(self, events: Sequence[Event], position: Position) -> Iterable[Step]:
         """Return the control entries that come before a transaction."""

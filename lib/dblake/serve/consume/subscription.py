@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from dblake.base.core.errors import DblakeError, UsageError
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.base.lake.layout import Paths
+from dblake.base.lake.storage import is_local
 from dblake.serve.consume.checkpoints import CheckpointStore
 from dblake.serve.consume.cursor import Cursor, parse_checkpoint, write_checkpoint
 from dblake.serve.consume.dead_letters import DeadLetter, append_dead_letters
@@ -31,8 +32,12 @@ from dblake.serve.consume.stream import SourceStream, Step
 WARN_SECONDS = 30.0
 """Between two warnings while a subscription waits."""
 _POLL_SECONDS = 0.2
+_CHECK_SECONDS = 0.01
+"""Between two checks of a local disk for the next version of a table."""
 _IDLE_SECONDS = 10.0
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+
+Live = Literal["auto"] | bool
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +49,8 @@ class SubscriptionSettings:
     ``start`` is ``bootstrap``, ``now`` or a point; it counts for sources without a checkpoint, and with
     ``ignores_checkpoint`` for all. ``checkpoint`` is one that the caller holds, instead of a store. ``schemas`` are the
     schemas that the consumer was written for, by table. With ``until_caught_up`` the iteration ends after what the
-    tables held when it last began to read them.
+    tables held when it last began to read them. With ``live`` what has landed is delivered before it is in events;
+    ``auto`` is True on a local disk, but not with ``until_caught_up``.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -54,6 +60,11 @@ class SubscriptionSettings:
     until_caught_up: bool = False
     poll_seconds: float = _POLL_SECONDS
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    live: Live = "auto"
+
+    def reads_tail(self, paths: Paths) -> bool:
+        """Return whether what has landed of a source is delivered."""
+        return not self.until_caught_up and is_local(paths.landing) if self.live == "auto" else self.live
 
 
 class Subscription:
@@ -67,7 +78,7 @@ class Subscription:
         self._paths, self._settings, self._store = {paths.source: paths for paths in sources}, settings, store
         self._stop = stop or threading.Event()
         point = parse_start(settings.start)
-        if point is not None and point.position is not None and len(self._paths) > 1:
+        if point is not None and (point.position or point.before is not None) and len(self._paths) > 1:
             raise UsageError(
                 "a position is of one source, but there are several", next_step="begin at a time, or with a bootstrap"
             )
@@ -106,6 +117,10 @@ class Subscription:
         """Yield the transactions that are there now, without waiting. Raises StateNotReady if state must run first."""
         return self._pass()
 
+    def has_next(self) -> bool:
+        """Return whether there is something new to read; known of a local disk only."""
+        return any(stream.has_next() for stream in self._streams)
+
     def batches(self, max_events: int) -> Iterator[list[Transaction]]:
         """Yield transactions in lists of about ``max_events`` events, and what there is when no more follows.
 
@@ -137,7 +152,7 @@ class Subscription:
                     warned_at = time.monotonic()
             yield None
             if not self._rolled_back:
-                self._stop.wait(self._settings.poll_seconds)
+                wait_for_next(self._stop, self._settings.poll_seconds, self.has_next)
 
     def checkpoint(self, transaction: Transaction | None = None) -> str:
         """Save the point after a transaction, or after everything delivered; return it as text.
@@ -198,7 +213,10 @@ class Subscription:
         self._saved = text
         self._delivered = {name: cursor for name, cursor in cursors.items() if name in self._paths}
         self._streams = [
-            SourceStream(paths, selection, self._settings.start, self._delivered.get(name), self._settings.schemas)
+            SourceStream(
+                paths, selection, self._settings.start, self._delivered.get(name), self._settings.schemas,
+                is_live=self._settings.reads_tail(paths),
+            )
             for name, paths in self._paths.items()
         ]
 
@@ -232,6 +250,13 @@ class Subscription:
 
     def _text(self, cursors: Mapping[str, Cursor]) -> str:
         return write_checkpoint(cursors, self._settings.selection.identity)
+
+
+def wait_for_next(stop: threading.Event, seconds: float, has_next: Callable[[], bool]) -> None:
+    """Wait for some seconds, but only until there is something new, or until ``stop`` is set."""
+    deadline = time.monotonic() + seconds
+    while not stop.wait(min(_CHECK_SECONDS, seconds)) and time.monotonic() < deadline and not has_next():
+        pass
 
 
 def divide(transactions: Iterable[Transaction | None], max_events: int) -> Iterator[list[Transaction]]:

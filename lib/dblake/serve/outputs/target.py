@@ -14,6 +14,7 @@ from dblake.base.core.secret import Reference
 from dblake.serve.consume.checkpoints import checkpoint_url
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.partition import Partition
+from dblake.serve.consume.subscription import Live
 from dblake.serve.outputs.protocol import Format, Output, OutputContext, require_no_lease
 from dblake.serve.outputs.registry import make_format, make_output
 from dblake.serve.outputs.stdout import StdoutOutput
@@ -53,6 +54,7 @@ class ConfiguredOutput:
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     rows: str = "sent"
     start: str = "bootstrap"
+    live: Live = "auto"
     partition: Partition | None = None
     group: Group | None = None
     max_events: int = 5000

@@ -4,11 +4,12 @@ Place: beside reconcile, for live readings. Guarantee: the events are those that
 that ends a transaction, because both are the same micro-batch. The tail ends after about as many bytes of landing files
 as its caller allows. It also ends before the end of a dump whose table has more bytes of events, because all their keys
 would be read, and before a chunk, such as an imported one, whose window has more bytes of log from before the tail.
+A tail that continues another one, in ``read_batches``, ends before the end of any whole dump.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +22,6 @@ from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import SchemaVersion
-from dblake.base.lake.tables import has_table
 from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.small_files import merged_files
 from dblake.transform.events.files import EVENT_COLUMNS
@@ -41,12 +41,14 @@ from dblake.transform.reconcile.windows import Ending, parse_endings
 class Tail:
     """Decoded events in order, with the columns of EVENT_COLUMNS, and the schemas that landed with them.
 
-    ``is_bounded`` is True if complete transactions that landed are missing at the end.
+    It has all events of the batches up to ``batch``. ``is_bounded`` is True if complete transactions that landed are
+    missing at the end.
     """
 
     events: pa.Table
     schemas: tuple[SchemaVersion, ...]
     is_bounded: bool
+    batch: int
 
     @property
     def position(self) -> Position | None:
@@ -63,22 +65,57 @@ def read_tail(
 
     ``schemas`` are those known so far, by id. Raises LandingGap if landing lacks a batch.
     """
-    done = log.batch if log else 0
-    if not has_table(paths.landing):
+    landing = LandingFiles.find(paths.landing, paths.source)
+    if landing is None:
         return None
-    landing = LandingFiles(paths.landing, paths.source)
+
+    def is_small(ending: Ending) -> bool:
+        return not log or log.estimate_bytes(Predicate(tables=(ending.row.table,))) <= max_bytes
+
+    return _read(landing, log.batch if log else 0, schemas, max_bytes, _Ends(log, is_small))
+
+
+def read_batches(
+    landing: LandingFiles, done: int, schemas: Mapping[str, TableSchema], max_bytes: int, incarnation: int
+) -> Tail | None:
+    """Decode batches after ``done``, wherever events are, up to the end of an incarnation; None if there are none.
+
+    They end before the end of a whole dump, which needs the keys of all events. Raises as ``read_tail``.
+    """
+    return _read(landing, done, schemas, max_bytes, _Ends(None, lambda _: False), incarnation)
+
+
+def read_landed_schemas(landing: LandingFiles, first: int, last: int) -> tuple[SchemaVersion, ...]:
+    """Return the schemas that landed in batches ``first`` to ``last``."""
+    return _schemas(survey(landing.files(first, last), first, last))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Ends of whole dumps: the events from before the tail, and whether the keys of a dump's table can be read."""
+
+    log: EventLog | None
+    can_read: Callable[[Ending], bool]
+
+
+def _read(
+    landing: LandingFiles, done: int, schemas: Mapping[str, TableSchema], max_bytes: int, ends: _Ends,
+    incarnation: int = Position.MAX,
+) -> Tail | None:
+    """Decode batches after ``done``, as far as the bounds allow."""
     newest = landing.newest_batch
     if newest <= done:
         return None
     last = landing.portions(done + 1, newest, max_bytes)[0]
     with merged_files(landing.files(done + 1, last)) as files:
         new = survey(files, done + 1, last)
-        end = _last_readable_batch(landing, new, done, last, max_bytes)
+        later = (batch - 1 for batch, found in new.incarnations.items() if found > incarnation)
+        end = min([_last_readable_batch(landing, new, done, last, max_bytes), *later])
         if end == done:
-            return Tail(EVENT_COLUMNS.empty_table(), (), is_bounded=True)
+            return Tail(EVENT_COLUMNS.empty_table(), (), is_bounded=True, batch=done)
         if end < last:
             new = survey(files, done + 1, end)
-        tail = _decode(landing, new, log, schemas, end, max_bytes)
+        tail = _decode(landing, new, done, schemas, end, ends)
     return tail if end == newest else replace(tail, is_bounded=True)
 
 
@@ -99,11 +136,9 @@ def _last_readable_batch(landing: LandingFiles, new: LandingSurvey, done: int, l
 
 
 def _decode(
-    landing: LandingFiles, new: LandingSurvey, log: EventLog | None, schemas: Mapping[str, TableSchema], last: int,
-    max_bytes: int,
+    landing: LandingFiles, new: LandingSurvey, done: int, schemas: Mapping[str, TableSchema], last: int, ends: _Ends
 ) -> Tail:
-    """Decode the batches after those of ``log`` up to ``last``."""
-    done = log.batch if log else 0
+    """Decode the batches after ``done`` up to ``last``."""
     missing = sorted(set(range(done + 1, last + 1)) - new.epochs.keys())
     if missing:
         raise LandingGap(
@@ -112,18 +147,23 @@ def _decode(
         )
     known = {**schemas, **{row.schema.schema_id: row.schema for row in new.schemas}}
     batches = NewBatches(new, done + 1, last, known, landing)
-    with MicroBatch(batches, _LogKeys(log), lambda _: ArrowKeyJoin()) as batch:
+    with MicroBatch(batches, _LogKeys(ends.log), lambda _: ArrowKeyJoin()) as batch:
         plan = batch.plan()
-        ended, cut = _readable_ends(batch.closing, log, max_bytes)
+        ended, cut = _readable_ends(batch.closing, ends)
         removals = batch.removals(plan, ended)
         decoded = pa.Table.from_batches(decode_events(batch.parts, plan), EVENT_COLUMNS)
     events = _ordered(pa.concat_tables([decoded, removals.events]) if removals else decoded)
-    if cut is not None:
-        events = Predicate(until=cut.end_of_previous_transaction).filter(events)
-    versions = tuple(
+    kept = events if cut is None else Predicate(until=_high(cut).end_of_previous_transaction).filter(events)
+    kept = _complete(kept)
+    left_out = [pc.min(events["batch"].slice(kept.num_rows)).as_py(), cut and cut.row.batch]
+    complete = min([last, *(batch - 1 for batch in left_out if batch is not None)])
+    return Tail(kept, _schemas(new), cut is not None, complete)
+
+
+def _schemas(new: LandingSurvey) -> tuple[SchemaVersion, ...]:
+    return tuple(
         SchemaVersion(row.batch, row.schema, Position(row.incarnation, row.lsn, row.seq)) for row in new.schemas
     )
-    return Tail(_complete(events), versions, cut is not None)
 
 
 class _LogKeys:
@@ -140,14 +180,12 @@ class _LogKeys:
         return event_sources(files, {ending.row.table: EventBounds() for ending in ended})
 
 
-def _readable_ends(
-    closing: Sequence[Ending], log: EventLog | None, max_bytes: int
-) -> tuple[list[Ending], Position | None]:
-    """Return the windows before the end of a dump whose table has more bytes of events, and that dump's end."""
+def _readable_ends(closing: Sequence[Ending], ends: _Ends) -> tuple[list[Ending], Ending | None]:
+    """Return the windows before the first end of a dump whose keys cannot be read, and that end."""
     readable: list[Ending] = []
     for ending in sorted(closing, key=_high):
-        if log and ending.end.dump_start and log.estimate_bytes(Predicate(tables=(ending.row.table,))) > max_bytes:
-            return readable, _high(ending)
+        if ending.end.dump_start and not ends.can_read(ending):
+            return readable, ending
         readable.append(ending)
     return readable, None
 

@@ -60,7 +60,9 @@ class EventBatches:
     def __init__(self, request: StreamRequest) -> None:
         self._request, self._table = request, request.schema.table
         self._selection = request.selection
-        settings = SubscriptionSettings(self._selection, request.start, schemas={self._table: request.schema})
+        settings = SubscriptionSettings(
+            self._selection, request.start, schemas={self._table: request.schema}, live=False
+        )
         self._subscription = Subscription([request.paths], settings)
         self._at: str | None = None
         self._limit: Position | None = None

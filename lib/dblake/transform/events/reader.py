@@ -15,6 +15,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dblake.base.lake.log import has_version
 from dblake.base.lake.tables import DeltaTable, find_table, list_files, open_table
 from dblake.payloads.decode.columns import AFTER, KEY
 from dblake.transform.events.file_reader import as_plain_columns, open_event_file
@@ -66,6 +67,10 @@ class EventReader:
     def version(self) -> int:
         """The version of the table that all answers are of."""
         return self._table.version()
+
+    def has_next(self) -> bool:
+        """Return whether the log has a newer version; see ``lake.log.has_version``."""
+        return has_version(self.path, self.version + 1)
 
     def refresh(self) -> bool:
         """Read the newest version; return False if nothing changed."""

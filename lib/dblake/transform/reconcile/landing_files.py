@@ -17,7 +17,7 @@ import pyarrow as pa
 from dblake.base.core.window import ChunkWindow
 from dblake.base.lake.files import file_path
 from dblake.base.lake.log import Application, OpenTable
-from dblake.base.lake.tables import list_files
+from dblake.base.lake.tables import has_table, list_files
 from dblake.landing.columns import BATCH, INCARNATION, LEASE_EPOCH, LSN, TXID
 
 _STATISTICS = (BATCH, LEASE_EPOCH, INCARNATION, LSN, TXID)
@@ -43,9 +43,18 @@ class LandingFiles:
         self._table = OpenTable(path)
         self._listed: tuple[int, _LandingListing] | None = None
 
+    @classmethod
+    def find(cls, path: str, source: str) -> LandingFiles | None:
+        """Return the files of a landing table; None if there is none."""
+        return cls(path, source) if has_table(path) else None
+
     def refresh(self) -> bool:
         """Read the log's new entries; True if there were any."""
         return self._table.refresh()
+
+    def has_next(self) -> bool:
+        """Return whether the log has a newer version; known of a local disk only."""
+        return self._table.has_next()
 
     @property
     def table_id(self) -> str:

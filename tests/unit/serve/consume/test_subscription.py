@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import tempfile
+import threading
 import time
 from datetime import UTC, datetime
 from itertools import groupby
@@ -35,6 +36,7 @@ from dblake.serve.consume.partition import Partition
 from dblake.serve.consume.subscription import Subscription, SubscriptionSettings
 from tests.support.consumers import ACCOUNTS, LEFT, TABLES, TOTAL, Shop, SqliteConsumer, describe, folded_shop
 from tests.support.effort import seeds
+from tests.support.readings import EventLake
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,21 @@ def test_open_transaction_waits_for_its_end(shop: Shop) -> None:
     shop.reconcile()
     (transaction,) = read(shop, checkpoint=checkpoint)
     assert len({event.table for event in transaction.events}) == 2
+
+
+def test_commit_to_landing_ends_the_wait(shop: Shop) -> None:
+    settings = SubscriptionSettings(start="now", poll_seconds=600, live=True)
+    stop = threading.Event()
+    guard = threading.Timer(120, stop.set)
+    with Subscription([shop.paths], settings, stop=stop) as subscription:
+        found = subscription.batches(1)
+        assert next(found) == []
+        guard.start()
+        shop.move()
+        shop.land()
+        transaction = next(one for batch in found for one in batch if one.events)
+        guard.cancel()
+    assert {event.table for event in transaction.events} == set(TABLES)
 
 
 def test_resume_inside_bootstrap_repeats_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +278,22 @@ def test_start_points(quiet_shop: Shop) -> None:
 def test_start_beyond_events_rejected(quiet_shop: Shop, point: str) -> None:
     with pytest.raises(PointOutOfRange, match=rf"{point} cannot be read: the earliest readable point is"):
         read(quiet_shop, start=point)
+
+
+def test_start_that_is_an_lsn_has_a_hint(tmp_path: Path) -> None:
+    """Read as a position it precedes all events, so that all would be delivered."""
+    lake = EventLake(tmp_path)
+    lake.append(LEFT, (0x1_2000_0000, "c", "1", {"id": "1"}), (0x1_3000_0000, "c", "2", {"id": "2"}))
+
+    def begin(start: str) -> list[Transaction]:
+        with Subscription([lake.paths], SubscriptionSettings(start=start, until_caught_up=True)) as subscription:
+            return [one for one in subscription if one.events]
+
+    with pytest.raises(UsageError, match="as an LSN of PostgreSQL it would be among them") as caught:
+        begin("1/28000000")
+    assert "write lsn:1/28000000" in str(caught.value.next_step)
+    assert len(begin("lsn:1/28000000")) == 1
+    assert len(begin("1/0")) == 2
 
 
 def test_start_before_retention_rejected(shop: Shop) -> None:
