@@ -3,7 +3,7 @@
 Input is a decoded landing table: a list of the four record types below, in any order. ``reconcile`` returns the events
 in order and the ledger of chunk windows; ``fold`` returns the rows after these events. If Spark and this module
 disagree, one of them is wrong, and the correction is recorded in writing. Algorithm: DBLog, section 3.2, with the
-extensions of ``docs/design.md`` (fills, phantoms, snapshots).
+extensions of ``docs/algorithm.md`` (fills, phantoms, snapshots).
 """
 
 from __future__ import annotations
