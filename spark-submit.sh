@@ -10,7 +10,7 @@
 #
 #   ./spark-submit.sh setup [--dev]        install the environment only; --s3: and the jars for S3; --airflow: Airflow
 #   ./spark-submit.sh archive FILE         pack the code for a spark-submit of your own; see docs/deployment.md
-#   ./spark-submit.sh lint                 check code style, types, language and the workflows' schema
+#   ./spark-submit.sh lint                 check code style, types, language, the workflows' schema, the site
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh tests --pythons      unit tests on the other versions of Python that this machine has
 #   ./spark-submit.sh tests --matrix       the conformance suite on every version of a database; takes an hour
@@ -207,6 +207,16 @@ run_lint() {
     "$python" -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml || code=$?
     "$python" -m check_jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/{bug,feature}.yml ||
         code=$?
+    build_site || code=$?
+    return "$code"
+}
+
+# Builds the site of docs/ strictly: a broken link or anchor, or a public name without a docstring, is an error.
+build_site() {
+    local site code=0
+    site=$(mktemp -d)
+    NO_MKDOCS_2_WARNING=1 "$python" -m mkdocs build --strict --site-dir "$site" || code=$?
+    rm -rf "$site"
     return "$code"
 }
 

@@ -1,4 +1,4 @@
-"""Commands in the documentation: the README's own-database block is run, the others must parse."""
+"""Commands in the documentation: the block of docs/start.md is run, the others must parse."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def parse_command(command: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_readme_commands_replicate_database(database: Database, tmp_path: Path) -> None:
-    (block,) = [block for block in blocks(HOME / "README.md") if "preflight --init" in block]
+def test_start_commands_replicate_database(database: Database, tmp_path: Path) -> None:
+    (block,) = [block for block in blocks(HOME / "docs" / "start.md") if "preflight --init" in block]
     database.run(
         "CREATE TABLE orders (id int PRIMARY KEY, v text)",
         "INSERT INTO orders SELECT n, 'x' FROM generate_series(1, 1000) n",
