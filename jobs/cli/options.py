@@ -1,4 +1,4 @@
-"""Options of commands that click lacks: flags that exclude each other."""
+"""Options that several commands share, and flags that exclude each other, which click lacks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any
 import click
 
 from dblake.base.core.errors import UsageError
+
+
+def port_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option with the number of a port on ``status.listen``."""
+    return click.option(name, type=click.IntRange(1, 65535), metavar="PORT", help=text)
 
 
 def exclusive_flags(

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from dblake.ingest.source.postgres.ports import free_port
 from tests.e2e.test_run import HOME, NO_JVM, TABLES, Shop
 from tests.support.postgres import Database
 
@@ -21,11 +23,11 @@ from tests.support.postgres import Database
 class Up:
     """A running ``up``, whose output goes to a file."""
 
-    def __init__(self, shop: Shop, folder: Path, **environment: str) -> None:
+    def __init__(self, shop: Shop, folder: Path, *options: str, **environment: str) -> None:
         self.log = folder / "up.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(HOME / "jobs/up.py"), "--conf", str(shop.conf)], stdout=log, stderr=log,
+                [sys.executable, str(HOME / "jobs/up.py"), "--conf", str(shop.conf), *options], stdout=log, stderr=log,
                 env=shop.environment | environment, start_new_session=True,
             )
 
@@ -52,8 +54,8 @@ class Up:
 
 
 @contextmanager
-def running(shop: Shop, folder: Path, **environment: str) -> Iterator[Up]:
-    up = Up(shop, folder, **environment)
+def running(shop: Shop, folder: Path, *options: str, **environment: str) -> Iterator[Up]:
+    up = Up(shop, folder, *options, **environment)
     try:
         yield up
     finally:
@@ -72,13 +74,19 @@ def test_up_replicates_and_ends_all_with_0(database: Database, tmp_path: Path) -
         "archive": {"type": "jsonl", "path": str(file), "tables": ["public.t0"], "start": "1/0"},
         "broken": {"class": "no.such:Class"},
     }}))
-    with running(shop, tmp_path, **NO_JVM) as up:
+    ports = free_port(), free_port()
+    options = ("--metrics-port", str(ports[0]), "--report-port", str(ports[1]))
+    with running(shop, tmp_path, *options, **NO_JVM) as up:
         database.run(*(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')" for table in TABLES))
         deadline = time.monotonic() + 90
         while [shop.count(table) for table in TABLES] != [2] * 10 or not file.exists() or '"b"' not in file.read_text():
             assert time.monotonic() < deadline, up.log.read_text()
             time.sleep(0.2)
         up.wait_until("output broken ended with exit code 78 and stays ended; the other parts continue")
+        source = json.loads(shop.conf.read_text())["source"]["name"]
+        assert f'dblake_status_time_seconds{{source="{source}"}}' in served(up, f"http://127.0.0.1:{ports[0]}/metrics")
+        page = served(up, f"http://127.0.0.1:{ports[1]}/")
+        assert f"<title>dblake: {source}</title>" in page and '<meta http-equiv="refresh" content="15"' in page
         assert up.end(signal.SIGINT) < 10
         lines = up.log.read_text().splitlines()
         for part in ("run", "capture", "output archive"):
@@ -113,6 +121,16 @@ def test_killed_jvm_leaves_one_line_and_restarts(database: Database, tmp_path: P
         assert up.end(signal.SIGINT) < 10
     unwanted = ("Traceback", "TaskSetManager", "pyspark", "py4j", "this is a bug")
     assert not [word for word in unwanted if word in log], log
+
+
+def served(up: Up, address: str) -> str:
+    """Return a page once it is served."""
+    deadline = time.monotonic() + 60
+    while True:
+        with suppress(OSError), urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - our own server
+            return str(answer.read().decode())
+        assert time.monotonic() < deadline, up.log.read_text()
+        time.sleep(0.2)
 
 
 def java_processes(up: Up) -> list[int]:

@@ -158,6 +158,7 @@ PRODUCED = {
     "table …: another session": (
         "another session holds a lock on it", f"{_LOCKS}::test_locked_table_is_dumped_after_others"),
     "… cannot read it": ("cannot read it", f"{_LOCKS}::test_table_that_server_cannot_read_is_named"),
+    "port … of …": ("cannot be opened", "unit/operate/status/test_page_server.py::test_port_in_use_is_named"),
     "ZooKeeper at": ("does not answer", "integration/zookeeper/test_progress.py"),
 }
 """By the beginning of each message: its words, and the test that produces it."""

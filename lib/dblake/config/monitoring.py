@@ -61,6 +61,12 @@ class StatusConfig(Section):
                     "them; then the problem ends.",
     )
 
+    listen: str = Field(
+        "127.0.0.1", min_length=1,
+        description="Address that --metrics-port and --report-port open, without authentication. Another than the "
+                    "loopback one is reachable from other machines.",
+    )
+
     def outputs(self) -> dict[str, Any]:
         """Return the limits of outputs as keyword arguments of ``status.outputs.OutputLimits``."""
         return {

@@ -23,14 +23,15 @@ from dblake.operate.status.quantities import format_duration
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def render_page(report: Report) -> str:
-    """Return the report's page as HTML, with its style and without scripts."""
+def render_page(report: Report, reload_seconds: float | None = None) -> str:
+    """Return the report's page as HTML, with its style and without scripts; a browser may load it again on its own."""
     source = report.document["source"]
     head = tag(
         "head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"), tag("title", f"dblake: {source}"),
         tag("style", Html(STYLE)),
+        tag("meta", http_equiv="refresh", content=f"{reload_seconds:.0f}") if reload_seconds else None,
     )
     period = report.period
     header = tag(

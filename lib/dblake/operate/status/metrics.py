@@ -1,8 +1,8 @@
-"""Write the document of ``status`` as metrics in Prometheus' text format.
+"""The document of ``status`` as metrics in Prometheus' text format.
 
-Place: behind ``status.report``. The file is for node_exporter's textfile collector or a sidecar that serves it. Every
-sample carries the source's name. Guarantee: metrics hold numbers and names only, and a figure that is unknown is
-omitted, since a zero would mean that nothing is wrong.
+Place: behind ``status.report``. They go to a file for node_exporter's textfile collector, or to ``page_server``, which
+Prometheus scrapes. Every sample carries the source's name. Guarantee: metrics hold numbers and names only, and a figure
+that is unknown is omitted, since a zero would mean that nothing is wrong.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest, write_to_textfile
 
 from dblake.base.core.errors import UsageError
 from dblake.ingest.capture.dump_task import DumpState
+from dblake.operate.status.page_server import PageServer
 from dblake.serve.outputs.activity import OutputState
 
 _STAGES = {
@@ -53,6 +54,20 @@ def write_metrics(document: dict[str, Any], path: Path) -> None:
 
     Raises UsageError if the file cannot be written.
     """
+    try:
+        write_to_textfile(str(path), _make_registry(document))
+    except OSError as error:
+        raise UsageError(
+            f"the metrics cannot be written to {path}: {error.strerror}", next_step="name a file in a writable folder"
+        ) from error
+
+
+def publish_metrics(document: dict[str, Any], server: PageServer) -> None:
+    """Serve the metrics of a status document at ``/metrics``."""
+    server.publish("/metrics", CONTENT_TYPE_LATEST, generate_latest(_make_registry(document)))
+
+
+def _make_registry(document: dict[str, Any]) -> CollectorRegistry:
     registry, source = CollectorRegistry(), document["source"]
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -88,10 +103,5 @@ def write_metrics(document: dict[str, Any], path: Path) -> None:
     problems = gauge("problems", "Open problems by code", "code")
     for code, count in Counter(problem["code"] for problem in document["problems"]).items():
         problems.labels(source, code).set(count)
-    gauge("status_time_seconds", "Unix time at which this file was written").labels(source).set_to_current_time()
-    try:
-        write_to_textfile(str(path), registry)
-    except OSError as error:
-        raise UsageError(
-            f"the metrics cannot be written to {path}: {error.strerror}", next_step="name a file in a writable folder"
-        ) from error
+    gauge("status_time_seconds", "Unix time at which these figures were read").labels(source).set_to_current_time()
+    return registry
