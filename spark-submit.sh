@@ -12,6 +12,7 @@
 #   ./spark-submit.sh archive FILE         pack the code for a spark-submit of your own; see docs/deployment.md
 #   ./spark-submit.sh lint                 check code style, types, language, the workflows' schema, the site
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
+#   ./spark-submit.sh tests --components   other readers of Iceberg tables, installed on first use
 #   ./spark-submit.sh tests --pythons      unit tests on the other versions of Python that this machine has
 #   ./spark-submit.sh tests --matrix       the conformance suite on every version of a database; takes an hour
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
@@ -34,6 +35,9 @@ airflow_venv=${DBLAKE_AIRFLOW_VENV:-$home/.venv-airflow}
 
 # So does the application whose migrations a trial runs.
 migrations_venv=${DBLAKE_MIGRATIONS_VENV:-$home/.venv-migrations}
+
+# And other readers of the tables.
+components_venv=${DBLAKE_COMPONENTS_VENV:-$home/.venv-components}
 
 # Jobs that start no JVM: they start at once and run on small machines beside the database.
 light=" capture changes doctor dump init preflight report sql status subscribe verify "
@@ -280,6 +284,18 @@ run_pythons() {
     return "$code"
 }
 
+# Install other readers of the tables into an environment of their own.
+need_components() {
+    local venv=$components_venv python=$components_venv/bin/python
+    need_packages requirements-components.lock
+}
+
+run_components() {
+    need_components
+    export DBLAKE_COMPONENTS_VENV=$components_venv
+    exec "$python" -m pytest -q tests/components
+}
+
 # The short suite; with --all also the tests marked slow, with --slow those alone. Other arguments are pytest's.
 run_tests() {
     local code=0 began=$SECONDS
@@ -289,6 +305,7 @@ run_tests() {
     # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
     "$python" -m tests.support.debian || code=$?
     "$python" -m tests.support.kafka || code=$?
+    [[ $* != --components ]] || run_components
     [[ $* != --pythons ]] || { run_pythons && exit 0 || exit 1; }
     if [[ ${1:-} == --matrix ]]; then
         "$python" -m tests.matrix.run "${@:2}" || code=$?

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from importlib import metadata
@@ -15,6 +16,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests read few rows: the JVM's optimizing compiler would take more time than it saves, here and in jobs' processes.
 set_java_options(is_short=True)
+
+# These need packages of their own, which `tests --components` installs.
+collect_ignore = [] if "DBLAKE_COMPONENTS_VENV" in os.environ else ["components"]
 
 pytest_plugins = [
     "tests.support.report", "tests.support.interrupted", "tests.support.postgres", "tests.support.mysql",

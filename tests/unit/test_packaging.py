@@ -15,7 +15,9 @@ from dblake.command import split_options
 from dblake.installation import application_home, import_paths
 
 HOME = Path(__file__).parents[2]
-LOCKS = ("requirements", "requirements-dev", "requirements-airflow", "requirements-migrations")
+LOCKS = (
+    "requirements", "requirements-dev", "requirements-airflow", "requirements-migrations", "requirements-components",
+)
 
 
 def dblake(*arguments: str) -> subprocess.CompletedProcess[str]:

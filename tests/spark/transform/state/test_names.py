@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from dblake.base.core.errors import UsageError
+from dblake.base.core.names import split_qualified
 from dblake.base.core.source import Source
 from dblake.base.lake.layout import Paths
+from dblake.base.lake.tables import maps_columns, open_table
+from dblake.serve.iceberg.publisher import Publisher, published_name
 from dblake.serve.sql.engine import DuckdbEngine
 from dblake.serve.sql.query import query
 from dblake.transform.reconcile.stream import reconcile_once
+from dblake.transform.state.files import FileReader, TableFiles
 from dblake.transform.state.run import run_state
 from tests.support.backends import PostgresBackend
 from tests.support.lake import CaptureLake
@@ -65,6 +70,23 @@ def paths(
         capture_and_reconcile(spark, lake, source)
         backend.close()
         yield lake.paths
+
+
+def test_iceberg_tables_have_odd_columns(paths: Paths, tmp_path: Path) -> None:
+    """Delta gives such columns other names in the files; a name mapping leads from them to Iceberg's."""
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/iceberg"}
+    publisher = Publisher(paths, catalog, "shop")
+    tables = publisher.publish_changed()
+    assert any(maps_columns(open_table(paths.state(*split_qualified(table)))) for table in tables)
+    for table in tables:
+        rows = load_catalog("default", **catalog).load_table(f"shop.{published_name(table)}").scan().to_arrow()
+        state = TableFiles(paths.state(*split_qualified(table)))
+        expected = list[dict[str, object]]()
+        for file in state.files():
+            with FileReader(state.path, state.columns, file) as reader:
+                expected += [row for group in range(reader.groups) for row in reader.read(group).to_pylist()]
+        assert expected and [row.pop("_deleted") for row in expected] == [False] * len(expected)
+        assert sorted(rows.to_pylist(), key=str) == sorted(expected, key=str), table
 
 
 def capture_and_reconcile(spark: SparkSession, lake: CaptureLake, source: Source) -> None:
