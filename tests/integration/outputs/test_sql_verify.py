@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from dblake.base.core.errors import ConfigError, CopyDiffers, StateNotReady, Unsupported, UsageError
 from dblake.config import load_config
+from dblake.operate.verification import outputs as module
 from dblake.operate.verification.ledger import newest_by_table
 from dblake.operate.verification.outputs import OutputVerification
 from dblake.serve.outputs.sql.comparison import SqlCopy
@@ -174,7 +175,15 @@ def test_targets_that_cannot_be_compared_are_named(
         output_verification(config, "lines", ()).run(repair=False)
     with pytest.raises(UsageError, match="there is no output other"):
         output_verification(config, "other", ())
+    on_mariadb.run(f"ALTER TABLE {SCHEMA}.t ENGINE = InnoDB")
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.3)
+    (text,) = on_mariadb.rows(f"SELECT checkpoint FROM {SCHEMA}._dblake_checkpoints")[0]
+    ahead = json.loads(text)
+    ahead["sources"]["shop"] |= {"position": "1/9000/0", "reached": 99}
+    escaped = json.dumps(ahead).replace("\\", "\\\\")
+    on_mariadb.run(f"UPDATE {SCHEMA}._dblake_checkpoints SET checkpoint = '{escaped}'")
+    with pytest.raises(StateNotReady, match="cannot be compared: it is ahead of events"):
+        copy.verify()
     on_mariadb.run(f"UPDATE {SCHEMA}._dblake_checkpoints SET checkpoint = NULL")
     with pytest.raises(StateNotReady, match="cannot be compared: it has delivered nothing yet"):
-        on_mariadb.run(f"ALTER TABLE {SCHEMA}.t ENGINE = InnoDB")
         copy.verify()

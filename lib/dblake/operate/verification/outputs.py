@@ -8,6 +8,7 @@ yet is no difference. The ledger has one row for each table and reading, with th
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from dblake.serve.outputs.target import ConfiguredOutput
 from dblake.serve.read.reading import LakeReading, open_reading
 from dblake.serve.read.rows import read_state_rows
 
+_WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.2
+"""How long a verification waits for events, and between two looks."""
 _COPY = f"{SqlCopy.__module__}:{SqlCopy.__name__}"
 _WrongByTable = dict[str, TargetDifferences]
 
@@ -92,6 +95,7 @@ class OutputVerification:
         with copy.snapshot() as checkpoint:
             cursor = self._cursor(checkpoint)
             self._position, self._batch = cursor.position, cursor.batch
+            self._await_events(cursor)
             reading = open_reading(self.paths, str(cursor.position))
             for managed in copy.tables_of(self.paths.source):
                 table = managed.source_table
@@ -123,6 +127,19 @@ class OutputVerification:
             f"output {self.name} cannot be compared: {why}",
             next_step=f"run subscribe --output {self.name}, then this again",
         )
+
+    def _await_events(self, cursor: Cursor) -> None:
+        """Wait until events reach what the output has delivered. Raises StateNotReady after a while."""
+        events, deadline = EventTable(self.paths), time.monotonic() + _WAIT_SECONDS
+        events.refresh()
+        while events.batch < cursor.reached and (events.newest is None or events.newest < cursor.position):
+            if time.monotonic() >= deadline:
+                raise StateNotReady(
+                    f"output {self.name} cannot be compared: it is ahead of events",
+                    next_step="run reconcile, then this again",
+                )
+            time.sleep(_POLL_SECONDS)
+            events.refresh()
 
     def _rows(self, reading: LakeReading, table: str) -> Iterator[list[Event]]:
         """Yield the rows that a table should have."""
