@@ -14,7 +14,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateError
+from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateError, StateNotReady
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
@@ -64,8 +64,14 @@ class RowLookup:
             ) from error
 
     def _open(self, at: Position) -> LakeReading | None:
-        """Open a reading at a position; None if nothing was before it."""
+        """Open a reading at a position; None if nothing was before it. Raises StateNotReady if events end before it."""
         log = EventLog(self._paths)
+        newest = log.newest_complete()
+        if newest is None or newest.position < at:
+            raise StateNotReady(
+                f"source {self._paths.source}: events have not reached the rows that are to be completed",
+                next_step="run reconcile, then this again",
+            )
         if not log.consolidated:
             first = log.oldest()
             if first is None or at < first.position:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dblake.base.core.errors import ConsumeError, PointOutOfRange
+from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateNotReady
+from dblake.base.core.position import Position
 from dblake.serve.consume import transactions as spooling
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import STATE, Event
@@ -94,6 +95,8 @@ def test_rows_that_are_gone_end_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     def fails(*_: object) -> None:
         raise PointOutOfRange("1/20 cannot be read")
 
+    with pytest.raises(StateNotReady, match="events have not reached the rows"):
+        module.RowLookup(history.lake.paths).find([(T.table, ("1",))], Position(1, 10_000))
     monkeypatch.setattr(module, "resolve", fails)
     with pytest.raises(ConsumeError, match="whole rows cannot be read: 1/20 cannot be read") as caught:
         _delivered(history, Selection(), 1, "1/0")
