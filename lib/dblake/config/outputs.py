@@ -89,7 +89,7 @@ class OutputConfig(Section):
     live: Literal["auto"] | bool = Field(
         "auto",
         description="Whether what has landed is delivered before reconcile has it; auto: on a local disk, but not with "
-                    "`--until-caught-up`.",
+                    "`rows: whole` or `--until-caught-up`.",
     )
     partition: PartitionConfig | None = Field(None, description="Share of the keys delivered; null: all.")
     group: GroupConfig | None = Field(
@@ -139,6 +139,12 @@ class OutputConfig(Section):
     def _require_one_division(self) -> OutputConfig:
         if self.group and self.partition:
             raise ValueError("partition and group exclude each other: a group assigns its partitions itself")
+        return self
+
+    @model_validator(mode="after")
+    def _require_events_for_whole_rows(self) -> OutputConfig:
+        if self.live is True and self.rows == "whole":
+            raise ValueError("live: true requires rows: sent: rows are completed from events, which have to come first")
         return self
 
     @field_validator("format_settings", "settings", "headers", mode="before", check_fields=False)

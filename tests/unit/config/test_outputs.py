@@ -74,6 +74,8 @@ def test_group_has_its_own_zookeeper_or_that_of_progress(tmp_path: Path) -> None
     ({"type": "http", "url": "https://x", "partition": {"of": 2, "take": [0]},
       "group": {"partitions": 4, "url": "zookeeper://h/a"}},
      "outputs.x: partition and group exclude each other: a group assigns its partitions itself"),
+    ({"type": "jsonl", "path": "x", "live": True, "rows": "whole"},
+     "outputs.x: live: true requires rows: sent: rows are completed from events, which have to come first"),
     ({"type": "http", "url": "http://x", "headers": {"Authorization": "${env:TOKEN}"}},
      "outputs.x: http:// is plain text: write https://, or set tls to disable"),
     ({"type": "http", "url": "https://x", "tls": "disable"}, "outputs.x: https:// contradicts tls: disable"),

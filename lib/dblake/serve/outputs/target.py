@@ -66,6 +66,11 @@ class ConfiguredOutput:
         return checkpoint_url((self.group and self.group.url) or progress, source, name)
 
     @property
+    def live_mode(self) -> Live:
+        """Whether what has only landed is delivered: not if rows are completed, which takes the events before them."""
+        return False if self.rows == "whole" else self.live
+
+    @property
     def selection(self) -> Selection:
         """The tables, columns and keys that the output selects."""
         return Selection(self.tables, self.columns, self.partition)
