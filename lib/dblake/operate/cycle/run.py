@@ -5,7 +5,7 @@ starts only if the Delta logs show work for it, so a run with nothing to do star
 one completes each of its steps.
 
 ``run_once`` is bounded by what had landed when it began, and ends with the first step's error. ``run_until`` reconciles
-and folds in one thread, and checks and maintains in a second one, so that replication does not wait for them. There a
+in one thread, folds in a second one, and checks and maintains in a third one: events wait for none of them. There a
 table that stays behind, or a check that fails, is logged and tried again. No step begins without the lease; a step that
 another process has overtaken is rejected by Delta's transaction identifiers.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -130,7 +130,7 @@ class Cycle:
         # Spark's own report of a suite's fault may show row values.
         silence_spark(spark)
         try:
-            result.report = run_check(spark, self._paths, user_suites)
+            result.report = run_check(self.session, self._paths, user_suites)
         finally:
             spark.sparkContext.setLogLevel("WARN")
         result.steps.append("check")
@@ -153,49 +153,65 @@ class Cycle:
         """
         if not self._wait_for_landing(stop):
             return 0
-        from dblake.transform.reconcile.stream import ReconcileRun, cancel_late_jobs
+        from dblake.transform.reconcile.stream import ReconcileRun, cancel_late_jobs, poll_pause
 
-        upkeep = _Upkeep(self, lease)
+        upkeep = _Beside("upkeep", lease, self._keep_up, _UPKEEP_SECONDS, self.session)
+        folding = _Beside("fold", lease, self._fold_changes(), poll_pause(self._paths))
         publishing = self._publisher.publishing(lease.held) if self._publisher else nullcontext()
-        with cancel_late_jobs(stop, _FINISH_SECONDS), publishing, upkeep:
+        with cancel_late_jobs(stop, _FINISH_SECONDS), publishing, upkeep, folding:
             run = ReconcileRun(self.session, self._paths, self._config.reconcile.max_bytes_per_trigger)
-            self._replicate(run, stop, upkeep, lease)
+            self._reconcile_until(run, stop, lease, (upkeep, folding))
         return run.reconciler.done()
 
-    def _replicate(self, run: ReconcileRun, stop: threading.Event, upkeep: _Upkeep, lease: Lease) -> None:
+    def _reconcile_until(
+        self, run: ReconcileRun, stop: threading.Event, lease: Lease, beside: Sequence[_Beside]
+    ) -> None:
         from dblake.transform.reconcile.stream import poll_pause
 
-        every, interval = self._config.reconcile.trigger_seconds, self._config.state.interval_seconds
-        reconcile_at, fold_at, folded = 0.0, 0.0, None
-        events = TableVersion(self._paths.events)
+        every, reconcile_at = self._config.reconcile.trigger_seconds, 0.0
         poll_seconds = poll_pause(self._paths)
         while not stop.is_set():
             require_lease(lease, self._paths.source, JOB)
-            if not lease.held():
-                stop.wait(poll_seconds)
-                continue
             began = time.monotonic()
-            if began >= reconcile_at and run.has_new_batches():
+            if lease.held() and began >= reconcile_at and run.has_new_batches():
                 run.advance(stop)
                 reconcile_at = began + every
-            if time.monotonic() >= fold_at:
-                version = events.read()
-                if version != folded and not stop.is_set():
-                    self._fold_again(stop)
-                    folded = version
-                fold_at = time.monotonic() + interval
-            upkeep.raise_error()
+            for thread in beside:
+                thread.raise_error()
             stop.wait(poll_seconds)
 
-    def _fold_again(self, stop: threading.Event) -> None:
+    def _fold_changes(self) -> Callable[[threading.Event], None]:
+        """Return a function that folds what is new since its last call, at most once in ``state.interval_seconds``."""
+        interval, fold_at, folded = self._config.state.interval_seconds, 0.0, None
+        events = TableVersion(self._paths.events)
+
+        def fold(ended: threading.Event) -> None:
+            nonlocal fold_at, folded
+            if time.monotonic() < fold_at:
+                return
+            version = events.read()
+            if version != folded:
+                self._fold_again(ended)
+                folded, fold_at = version, time.monotonic() + interval
+
+        return fold
+
+    def _fold_again(self, ended: threading.Event) -> None:
         try:
             result = CycleResult()
-            self.fold(result, stop)
+            self.fold(result, ended)
             require_success(result.tables)
         except DblakeError as error:
             if error.retryable:
                 raise
             # Each table's error was logged where it occurred.
+
+    def _keep_up(self, _: threading.Event) -> None:
+        for step in (lambda result: self.check(result, retry=False), self.maintain):
+            try:
+                step(CycleResult())
+            except DblakeError as error:
+                logger.error("%s", error)  # noqa: TRY400 - a traceback may hold values
 
     def _wait_for_landing(self, stop: threading.Event) -> bool:
         if not has_table(self._paths.landing):
@@ -206,22 +222,33 @@ class Cycle:
         return not stop.is_set()
 
 
-class _Upkeep:
-    """The second thread of a continuous run: check and maintain, when due, until the block ends."""
+class _Beside:
+    """A thread of a continuous run that repeats a step while the lease is held, until the block ends."""
 
-    def __init__(self, cycle: Cycle, lease: Lease) -> None:
-        self._cycle, self._lease, self._ended = cycle, lease, threading.Event()
+    def __init__(
+        self, name: str, lease: Lease, step: Callable[[threading.Event], None], pause: float,
+        canceled: Session | None = None,
+    ) -> None:
+        """``step`` receives the event that is set at the end of the block.
+
+        With a session in ``canceled``, its jobs are canceled then: for steps that have changed nothing before they end,
+        or are safe to kill. Any other step is waited for.
+        """
+        self._lease, self._step, self._pause, self._canceled = lease, step, pause, canceled
+        self._ended = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """Cancel what runs: a check has changed nothing yet, and maintenance is safe to kill."""
         self._ended.set()
+        if self._canceled is None:
+            self._thread.join()
+            return
         if is_running():
-            self._cycle.session().sparkContext.cancelAllJobs()
+            self._canceled().sparkContext.cancelAllJobs()
         self._thread.join(_FINISH_SECONDS)
 
     def raise_error(self) -> None:
@@ -233,15 +260,8 @@ class _Upkeep:
         while not self._ended.is_set():
             try:
                 if self._lease.held():
-                    self._keep_up()
+                    self._step(self._ended)
             except BaseException as error:  # noqa: BLE001 - the other thread raises it
                 self._error = error
                 return
-            self._ended.wait(_UPKEEP_SECONDS)
-
-    def _keep_up(self) -> None:
-        for step in (lambda result: self._cycle.check(result, retry=False), self._cycle.maintain):
-            try:
-                step(CycleResult())
-            except DblakeError as error:
-                logger.error("%s", error)  # noqa: TRY400 - a traceback may hold values
+            self._ended.wait(self._pause)

@@ -249,6 +249,32 @@ def test_continuous_run_reconciles_between_frequent_state_steps(paths: Paths, tm
         assert running.result() == 4
 
 
+def test_continuous_run_delivers_events_while_state_folds(paths: Paths, tmp_path: Path) -> None:
+    """A fold that lasts until later batches are in events ends only if events do not wait for it."""
+    stop, is_folding = threading.Event(), threading.Event()
+
+    class SlowCycle(Cycle):
+        def fold(self, result: CycleResult, stop: threading.Event | None = None) -> None:
+            is_folding.set()
+            while reconciled_batch(paths) != 5 and not (stop and stop.wait(0.05)):
+                pass
+            super().fold(result, stop)
+
+    with ThreadPoolExecutor(1) as pool, RevocableLease(tmp_path / "progress", "shop", JOB) as lease:
+        running = pool.submit(SlowCycle(configuration(paths), no_spark).run_until, stop, lease)
+        try:
+            for batch in (3, 4, 5):
+                landed(paths, batch)
+                assert is_folding.wait(20)
+                deadline = time.monotonic() + 20
+                while reconciled_batch(paths) != batch:
+                    assert time.monotonic() < deadline and not running.done(), f"batch {batch} waits for state"
+                    time.sleep(0.05)
+        finally:
+            stop.set()
+        assert running.result() == 5
+
+
 def test_cycle_starts_spark_for_check_that_is_due(paths: Paths) -> None:
     with pytest.raises(AssertionError, match="started Spark"):
         Cycle(configuration(paths, check_seconds=0), no_spark).run_once(CycleResult())
