@@ -21,6 +21,7 @@ from dblake.base.lake.log import holds_little
 from dblake.config import Config
 from dblake.operate.quality.pending import has_unchecked_data
 from jobs.cli.frame import job_options, run_job
+from jobs.cli.options import engine_option
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ NOTHING_NEW = "no new data since the last successful check"
 
 @click.command("check")
 @job_options
+@engine_option
 @click.option("--all", "everything", is_flag=True,
               help="Check all rows, not only those added since the last successful check.")
 @click.option("--table", "tables", multiple=True, metavar="T",
@@ -54,9 +56,9 @@ def check(config: Config, everything: bool, tables: Sequence[str], as_json: bool
 
     own = read_suites(config.quality.suites) if config.quality.suites else []
     with show_progress():
-        spark = session_of("dblake check", config.warehouse, is_short=lambda: holds_little(paths))()
+        spark = session_of("dblake check", config.warehouse, config.spark.engine, is_short=lambda: holds_little(paths))
         # Spark's own report of a suite's fault may show row values.
-        silence_spark(spark)
+        silence_spark(spark())
         report = run_check(spark, paths, own, everything=everything, tables=tables)
     if as_json:
         click.echo(json.dumps([_to_json(outcome) for outcome in report.outcomes], indent=2))

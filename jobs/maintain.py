@@ -24,6 +24,7 @@ from dblake.operate.maintenance.run import MaintenanceResult
 from dblake.operate.maintenance.run import maintain as run_maintenance
 from dblake.transform.spark.session import session_of
 from jobs.cli.frame import job_options, run_job
+from jobs.cli.options import engine_option
 from jobs.cli.progress import show_progress
 from pipelines.dump import open_store
 from pipelines.iceberg import open_publisher
@@ -31,6 +32,7 @@ from pipelines.iceberg import open_publisher
 
 @click.command("maintain")
 @job_options
+@engine_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result of each table as a JSON array.")
 def maintain(config: Config, as_json: bool) -> None:
     """Compact small files, delete expired rows and vacuum old files. Safe beside all other jobs; run it hourly."""
@@ -38,8 +40,8 @@ def maintain(config: Config, as_json: bool) -> None:
     publisher = open_publisher(config)
     with show_progress():
         results = run_maintenance(
-            session_of("dblake maintain", config.warehouse, is_short=lambda: holds_little(paths)), paths,
-            config.maintain, parallel=config.state.parallel,
+            session_of("dblake maintain", config.warehouse, config.spark.engine, is_short=lambda: holds_little(paths)),
+            paths, config.maintain, parallel=config.state.parallel,
             first_needed=partial(first_needed, config),
             before_vacuum=publisher.prepare_vacuum if publisher else None,
         )

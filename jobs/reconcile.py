@@ -22,7 +22,7 @@ from dblake.base.lake.log import holds_little
 from dblake.config import Config
 from dblake.transform.reconcile.pending import reconciled_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
-from jobs.cli.options import exclusive_flags
+from jobs.cli.options import engine_option, exclusive_flags
 from jobs.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _MAX_DIFFERENCES = 50
 
 @click.command("reconcile")
 @job_options
+@engine_option
 @exclusive_flags("mode", {
     "once": "Process all landed batches, then end (default).",
     "continuous": "Run until SIGTERM or Ctrl-C.",
@@ -60,7 +61,7 @@ def reconcile(config: Config, mode: str, first: int | None, compare: bool, as_js
     from dblake.transform.reconcile.stream import reconcile_once, reconcile_until
     from dblake.transform.spark.session import session_of
 
-    spark = session_of("dblake reconcile", config.warehouse,
+    spark = session_of("dblake reconcile", config.warehouse, config.spark.engine,
                        is_short=lambda: mode == "once" and holds_little(paths))
     size = config.reconcile.max_bytes_per_trigger
     with show_progress():
@@ -76,11 +77,11 @@ def reconcile(config: Config, mode: str, first: int | None, compare: bool, as_js
 
 def _redecode(config: Config, paths: Paths, first: int, compare: bool, as_json: bool) -> None:
     from dblake.transform.redecode.run import compare_redecoded, redecode
-    from dblake.transform.spark.session import spark_session
+    from dblake.transform.spark.session import session_of
 
     size = config.reconcile.max_bytes_per_trigger
     with show_progress():
-        spark = spark_session("dblake reconcile", config.warehouse)
+        spark = session_of("dblake reconcile", config.warehouse, config.spark.engine)
         if not compare:
             runs = redecode(spark, paths, first, max_bytes_per_trigger=size)
         else:

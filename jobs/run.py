@@ -22,7 +22,7 @@ from dblake.operate.cycle.run import JOB, Cycle, CycleResult
 from dblake.transform.spark.session import session_of
 from jobs.check import print_report
 from jobs.cli.frame import job_options, run_job, stop_requested
-from jobs.cli.options import exclusive_flags
+from jobs.cli.options import engine_option, exclusive_flags
 from jobs.cli.progress import show_progress
 from jobs.maintain import first_needed, print_maintained
 from jobs.state import print_tables
@@ -31,6 +31,7 @@ from pipelines.iceberg import open_publisher
 
 @click.command("run")
 @job_options
+@engine_option
 @exclusive_flags("mode", {
     "once": "Process all that has landed, then end (default).",
     "continuous": "Run until SIGTERM or Ctrl-C.",
@@ -54,7 +55,8 @@ def run(config: Config, mode: str, check: str, maintain: str, as_json: bool) -> 
     changes = {key: None if choice == "never" else 0.0 for key, choice in due.items() if choice != "due"}
     config = config.model_copy(update={"run": config.run.model_copy(update=changes)})
     paths = Paths(config.warehouse, config.source.name)
-    session = session_of("dblake run", config.warehouse, is_short=lambda: mode == "once" and holds_little(paths))
+    session = session_of("dblake run", config.warehouse, config.spark.engine,
+                         is_short=lambda: mode == "once" and holds_little(paths))
     cycle = Cycle(config, session, partial(first_needed, config), open_publisher(config))
     with show_progress():
         if mode == "continuous":

@@ -20,7 +20,7 @@ from dblake.config import Config
 from dblake.operate.verification.run import compare_landed
 from dblake.transform.state.pending import folded_batch
 from jobs.cli.frame import job_options, run_job, stop_requested
-from jobs.cli.options import exclusive_flags
+from jobs.cli.options import engine_option, exclusive_flags
 from jobs.cli.progress import show_progress
 from pipelines.iceberg import open_publisher
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 @click.command("state")
 @job_options
+@engine_option
 @exclusive_flags("mode", {
     "once": "Fold all pending events, then end (default).",
     "continuous": "Run until SIGTERM or Ctrl-C.",
@@ -50,7 +51,8 @@ def state(config: Config, mode: str, interval: float | None) -> None:
     from dblake.transform.spark.session import session_of
     from dblake.transform.state.run import require_success, run_continuously, run_state
 
-    fold = partial(run_state, session_of("dblake state", config.warehouse), paths, parallel=config.state.parallel,
+    session = session_of("dblake state", config.warehouse, config.spark.engine)
+    fold = partial(run_state, session, paths, parallel=config.state.parallel,
                    batches_per_step=config.state.batches_per_step)
     with show_progress():
         if mode == "once":

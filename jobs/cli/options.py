@@ -1,4 +1,4 @@
-"""Options that several commands share, and flags that exclude each other, which click lacks."""
+"""Options that several commands share: ports, the engine, and flags that exclude each other, which click lacks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dblake.base.core.errors import UsageError
+from dblake.config import Config
 
 
 def port_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -42,3 +43,17 @@ def exclusive_flags(
         return decorated
 
     return decorate
+
+
+def engine_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--engine``, which overrides ``spark.engine`` in the configuration that the command receives."""
+
+    @click.option("--engine", type=click.Choice(["auto", "spark"]),
+                  help="auto: work where it is cheapest; spark: in Spark tasks alone. Default: spark.engine.")
+    @functools.wraps(function)
+    def wrapper(config: Config, engine: str | None, **options: Any) -> Any:
+        if engine is not None:
+            config = config.model_copy(update={"spark": config.spark.model_copy(update={"engine": engine})})
+        return function(config=config, **options)
+
+    return wrapper

@@ -20,7 +20,7 @@ from dblake.config.monitoring import AlertsConfig, QualityConfig, StatusConfig, 
 from dblake.config.outputs import OUTPUT_NAME, AnyOutput
 from dblake.config.section import Section
 from dblake.config.source import SourceConfig
-from dblake.config.stages import MaintainConfig, ReconcileConfig, RunConfig, StateConfig
+from dblake.config.stages import MaintainConfig, ReconcileConfig, RunConfig, SparkConfig, StateConfig
 from dblake.config.storage import StorageConfig, resolve_warehouse
 
 
@@ -44,6 +44,7 @@ class Config(Section):
     reconcile: ReconcileConfig = ReconcileConfig()
     state: StateConfig = StateConfig()
     run: RunConfig = RunConfig()
+    spark: SparkConfig = SparkConfig()
     maintain: MaintainConfig = MaintainConfig()
     iceberg: IcebergConfig = IcebergConfig()
     airflow: AirflowConfig = AirflowConfig()

@@ -5,6 +5,8 @@ Place: sections of ``models``. A value sets how much a stage does at a time, how
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from dblake.config.section import Section
@@ -31,6 +33,15 @@ class StateConfig(Section):
         1000, ge=1, description="Maximum landing batches folded per step: larger is cheaper, smaller is fresher."
     )
     interval_seconds: float = Field(60.0, ge=0, description="With --continuous: seconds between two steps.")
+
+
+class SparkConfig(Section):
+    """How much of the work right of landing runs on Spark."""
+
+    engine: Literal["auto", "spark"] = Field(
+        "auto", description="Where rows are decoded, joined, folded and written: `auto` where it is cheapest, in "
+                            "process or on Spark; `spark` in Spark tasks alone, whatever the size.",
+    )
 
 
 class RunConfig(Section):

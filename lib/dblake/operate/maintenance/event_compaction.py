@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -23,19 +24,21 @@ from dblake.base.lake.tables import list_files, open_table
 from dblake.landing.columns import INCARNATION, LSN, SEQ
 from dblake.operate.maintenance.compaction import SMALL_FILE_BYTES
 from dblake.transform.events.file_reader import as_plain_columns, concat_by_position, open_event_file
-from dblake.transform.events.files import EVENT_COLUMNS, EventFileWriter
+from dblake.transform.events.files import EVENT_COLUMNS, EventFile, EventFileWriter
 from dblake.transform.spark.conflicts import retry_on_conflict
+from dblake.transform.state.runner import LocalRunner, TaskRunner
 
 _ORDERED_BYTES = 64 << 20
 """Bytes of events that are ordered together; more where the row groups of many files overlap."""
 
 
-def compact_events(path: str, small_bytes: int = SMALL_FILE_BYTES) -> int:
+def compact_events(path: str, small_bytes: int = SMALL_FILE_BYTES, runner: TaskRunner | None = None) -> int:
     """Merge files below ``small_bytes``, neighbors by position, into files of up to twice that; return their number.
 
-    Each merge is one commit, so that a run which fails keeps the merges before it.
+    Each merge is one commit, so that a run which fails keeps the merges before it. ``runner`` executes the merges.
     """
-    return sum(_merge(path, files) for files in _choose_files(path, small_bytes))
+    runner = runner or LocalRunner(1)
+    return sum(_merge(path, files, runner) for files in _choose_files(path, small_bytes))
 
 
 def _choose_files(path: str, small_bytes: int) -> list[list[str]]:
@@ -65,18 +68,22 @@ def _choose_files(path: str, small_bytes: int) -> list[list[str]]:
 
 
 @retry_on_conflict
-def _merge(path: str, names: Collection[str]) -> int:
+def _merge(path: str, names: Collection[str], runner: TaskRunner) -> int:
     """Merge those of some files that the table still has into one; return how many there were."""
     table = open_table(path)
     files = list_files(table).select(["path", "size_bytes"]).to_pylist()
     merged = {file["path"]: file["size_bytes"] for file in files if file["path"] in names}
     if len(merged) < 2:
         return 0
-    with EventFileWriter(path) as writer:
-        for events in _ordered_events(path, merged):
-            writer.write(events)
-    replace_files(path, table, merged, [writer.file])
+    replace_files(path, table, merged, list(runner.run_all(partial(_write_merged, path), [tuple(merged)])))
     return len(merged)
+
+
+def _write_merged(path: str, files: Collection[str]) -> EventFile:
+    with EventFileWriter(path) as writer:
+        for events in _ordered_events(path, files):
+            writer.write(events)
+    return writer.file
 
 
 @dataclass(frozen=True, order=True)

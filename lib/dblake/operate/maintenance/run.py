@@ -38,6 +38,7 @@ from dblake.operate.maintenance.landing_expiry import last_expired_batch
 from dblake.operate.maintenance.tombstones import expired_tombstones_sql
 from dblake.transform.spark.session import Session, as_session
 from dblake.transform.state.files import SMALL_FILE_BYTES as STATE_SMALL_FILE_BYTES
+from dblake.transform.state.runner import choose_runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +147,7 @@ class Maintenance:
         states = sorted({*frontier.versions, *frontier.behind})
         tasks = [
             partial(self._maintain_landing, "landing", paths.landing),
-            partial(self._maintain, "events", paths.events, self._expire_events, compact_files=compact_events,
+            partial(self._maintain, "events", paths.events, self._expire_events, compact_files=self._compact_events,
                     published="events"),
             *(partial(self._maintain_state, f"state {table}", paths.state(*split_qualified(table)), table)
               for table in states),
@@ -159,6 +160,9 @@ class Maintenance:
             partial(self._maintain, "redecoded", paths.redecoded),
         ]
         return {task.args[0]: task for task in tasks if has_table(task.args[1])}
+
+    def _compact_events(self, path: str, small_bytes: int) -> int:
+        return compact_events(path, small_bytes, choose_runner(self._session, 1))
 
     def _maintain_landing(self, name: str, path: str) -> MaintenanceResult:
         return self._maintain(name, path, self._expire_landing, self._unread_hours(), _newest_landing_version(path))

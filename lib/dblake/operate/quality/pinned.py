@@ -41,12 +41,16 @@ class PinnedTable:
         return self._spark.read.format("delta").option("versionAsOf", self.version).load(self._path)
 
 
-def pin_table(spark: SparkSession, path: str, application: str) -> PinnedTable | None:
-    """Return the table at its newest version; None if it does not exist or the application has committed no batch."""
+def pin_table(spark: SparkSession, path: str, application: str, *, in_spark: bool = False) -> PinnedTable | None:
+    """Return the table at its newest version; None if it does not exist or the application has committed no batch.
+
+    With ``in_spark``, Spark reads a little table, too.
+    """
     table = find_table(path)
     batch = table.transaction_version(application) if table else None
     if table is None or batch is None:
         return None
     # Delta's schema is Spark's, as JSON.
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
-    return PinnedTable(spark, path, table.version(), batch, schema, partial(read_little, table, _LITTLE_BYTES))
+    little = -1 if in_spark else _LITTLE_BYTES
+    return PinnedTable(spark, path, table.version(), batch, schema, partial(read_little, table, little))

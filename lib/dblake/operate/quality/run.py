@@ -28,13 +28,14 @@ from dblake.operate.quality.selection import SuiteSelection
 from dblake.operate.quality.suite import Suite
 from dblake.operate.quality.user_suite import UserSuite
 from dblake.operate.quality.validation import Validation
+from dblake.transform.spark.session import Session, as_session, takes_all_work
 
 _SMALL_ROWS = 100_000
 """Up to so many facts are evaluated in this process: some 10 MB."""
 
 
 def run_check(
-    spark: SparkSession, paths: Paths, user_suites: Sequence[UserSuite], *, everything: bool = False,
+    spark: SparkSession | Session, paths: Paths, user_suites: Sequence[UserSuite], *, everything: bool = False,
     tables: Sequence[str] = (),
 ) -> QualityReport:
     """Evaluate all suites, or only the state and user suites of ``tables``, and store the results.
@@ -43,7 +44,9 @@ def run_check(
     a user suite that does not fit its table.
     """
     passed = {} if everything else read_passed_bounds(paths)
-    selection = SuiteSelection(spark, paths, user_suites, passed, tables)
+    session = as_session(spark)
+    selection = SuiteSelection(session, paths, user_suites, passed, tables)
+    small_rows = 0 if takes_all_work(session) else _SMALL_ROWS
     run_id, started = uuid.uuid4().hex, datetime.now(UTC)
     validation = Validation(run_id, started)
     outcomes: list[ExpectationResult] = []
@@ -51,10 +54,10 @@ def run_check(
     with stage("check", "suite", len(suites)) as progress:
         for suite in suites:
             progress.advance(0, note=f"{suite.table}: {suite.name}")
-            outcomes += _evaluate(validation, suite, progress)
+            outcomes += _evaluate(validation, suite, progress, small_rows)
     if not outcomes:
         return QualityReport([], None)
-    results = spark.createDataFrame([outcome.as_row(run_id, started) for outcome in outcomes], RESULTS)
+    results = session().createDataFrame([outcome.as_row(run_id, started) for outcome in outcomes], RESULTS)
     with commit_lock(paths.check_results):
         results.coalesce(1).write.format("delta").mode("append").save(paths.check_results)
     with TemporaryDirectory(prefix="dblake-pages-") as folder:
@@ -63,9 +66,11 @@ def run_check(
     return QualityReport(outcomes, join(paths.check_pages, "index.html"))
 
 
-def _evaluate(validation: Validation, suite: Suite, progress: Stage) -> list[ExpectationResult]:
+def _evaluate(
+    validation: Validation, suite: Suite, progress: Stage, small_rows: int
+) -> list[ExpectationResult]:
     """Read a suite's rows and evaluate it: an unreadable table raises Spark's own error, and fails no expectation."""
-    facts = None if suite.has_values else _collect_small(suite.rows)
+    facts = None if suite.has_values or not small_rows else _collect_small(suite.rows, small_rows)
     if facts is not None:
         progress.advance(1, len(facts))
         return validation.evaluate(suite, facts)
@@ -77,7 +82,7 @@ def _evaluate(validation: Validation, suite: Suite, progress: Stage) -> list[Exp
         rows.unpersist()
 
 
-def _collect_small(rows: DataFrame) -> pd.DataFrame | None:
-    """Return the rows with whole numbers as such also beside NULLs; None if there are more than _SMALL_ROWS."""
-    sample = rows.limit(_SMALL_ROWS + 1).toArrow()
-    return None if len(sample) > _SMALL_ROWS else sample.to_pandas(integer_object_nulls=True)
+def _collect_small(rows: DataFrame, most: int) -> pd.DataFrame | None:
+    """Return the rows with whole numbers as such also beside NULLs; None if there are more than ``most``."""
+    sample = rows.limit(most + 1).toArrow()
+    return None if len(sample) > most else sample.to_pandas(integer_object_nulls=True)

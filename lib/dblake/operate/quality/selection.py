@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from dblake.base.core.errors import UsageError
@@ -45,6 +45,7 @@ from dblake.operate.quality.windows import (
 from dblake.operate.verification.findings import find_wrong
 from dblake.operate.verification.ledger import newest_by_table
 from dblake.serve.sql.views import Views
+from dblake.transform.spark.session import Session, takes_all_work
 
 _BATCH = "batch"
 
@@ -58,10 +59,11 @@ class SuiteSelection:
     """
 
     def __init__(
-        self, spark: SparkSession, paths: Paths, user_suites: Sequence[UserSuite],
+        self, session: Session, paths: Paths, user_suites: Sequence[UserSuite],
         passed: Mapping[tuple[str, str], int], tables: Sequence[str],
     ) -> None:
-        self._spark, self._paths, self._passed = spark, paths, passed
+        self._spark, self._paths, self._passed = session(), paths, passed
+        self._in_spark = takes_all_work(session)
         captured = sorted(read_schemas(paths)) if has_table(paths.schemas) else []
         unknown = [table for table in tables if table not in captured]
         if unknown:
@@ -168,7 +170,7 @@ class SuiteSelection:
         return self._pin(self._paths.state(*split_qualified(table)), Application.state(self._paths.source))
 
     def _pin(self, path: str, application: str) -> PinnedTable | None:
-        return pin_table(self._spark, path, application)
+        return pin_table(self._spark, path, application, in_spark=self._in_spark)
 
 
 def _is_after(batch: int) -> Column:

@@ -28,6 +28,8 @@ from dblake.transform.reconcile.plan import EVICTIONS, Plan
 class ArrowKeyJoin:
     """Compares keys in this process."""
 
+    is_in_process = True
+
     def __enter__(self) -> Self:
         return self
 

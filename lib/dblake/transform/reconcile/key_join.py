@@ -61,6 +61,10 @@ class KeySource:
 class KeyJoin(Protocol[Keys]):
     """Compares keys. A context manager: what it returned is valid inside the block."""
 
+    @property
+    def is_in_process(self) -> bool:
+        """Whether the keys are held by this process."""
+
     def __enter__(self) -> Self:
         """Begin the block."""
 

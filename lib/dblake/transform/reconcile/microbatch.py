@@ -165,7 +165,8 @@ class MicroBatch:
     def _preceded(self, ended: Sequence[Ending], plan: Plan) -> list[Ending]:
         """Return the ends of dumps of tables that had rows before: no other dump can miss one.
 
-        Left out are also dumps whose chunks in this micro-batch returned all keys of the rows before.
+        Left out are also dumps whose chunks in this micro-batch returned all keys of the rows before, if the join for
+        these rows holds them in this process.
         """
         began = beginnings(ended)
         if not began:
@@ -174,7 +175,9 @@ class MicroBatch:
         dumped = {self._new.schemas.get(ending.end.schema_id) for ending in ended}
         tables = self._known_keys.tables_before(began, filter(None, dumped))
         landed = tables_before_in_landing(parts, plan, began) - tables
-        if landed:
+        if landed and not self._choose_join([*parts, *self._chunks]).is_in_process:
+            tables |= landed
+        elif landed:
             tables |= tables_with_unreturned_keys(parts, self._chunks, plan, ended, landed)
         return [ending for ending in ended if ending.row.table in tables]
 

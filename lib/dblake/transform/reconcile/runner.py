@@ -1,5 +1,7 @@
 """Run decoding work where it is cheapest: a little of it in the driver, more on Spark's executors.
 
+A session with the engine ``spark`` has all of it on executors.
+
 Both ways run the same pure functions on the same parts. Spark hands out parts and takes back what is small: keys as
 rows of a frame, descriptions of written files as task results. Payloads never pass through the JVM.
 """
@@ -21,7 +23,7 @@ from dblake.transform.reconcile.batch_summary import RowGroups, divided
 from dblake.transform.reconcile.key_join import Decode
 from dblake.transform.reconcile.plan import Plan
 from dblake.transform.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
-from dblake.transform.spark.session import Session, is_local, is_running
+from dblake.transform.spark.session import Session, is_local, is_running, takes_all_work
 
 _SMALL_BYTES = 8 << 20
 """Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
@@ -49,10 +51,17 @@ class Runner:
         """The session."""
         return self._session()
 
+    @property
+    def takes_all_work(self) -> bool:
+        """True if no rows are decoded, compared or written in this process."""
+        return takes_all_work(self._session)
+
     def write(self, parts: Sequence[RowGroups], plan: Plan, table: str) -> list[TaskResult]:
         """Run ``write_events`` over all parts. Raises what a task raised; its files then stay invisible."""
+        if not parts:
+            return []
         if self._is_small(parts):
-            return [write_events(parts, plan, table)] if parts else []
+            return [write_events(parts, plan, table)]
         tasks = self._tasks(parts)
         shared = self.spark.sparkContext.broadcast(plan)
 
@@ -67,6 +76,8 @@ class Runner:
 
     def frame(self, parts: Sequence[RowGroups], columns: pa.Schema, decode: Decode) -> DataFrame | None:
         """Return what ``decode`` makes of all parts as a frame with these columns; None if it is known to be empty."""
+        if not parts:
+            return None
         if self._is_small(parts):
             rows = pa.Table.from_batches(decode(parts), columns)
             return self.spark.createDataFrame(rows, from_arrow_schema(columns)) if rows.num_rows else None
@@ -97,6 +108,8 @@ class Runner:
         return self.spark.range(len(tasks), numPartitions=len(tasks))
 
     def _is_small(self, parts: Sequence[RowGroups]) -> bool:
+        if self.takes_all_work:
+            return False
         is_cold = not is_running() or (is_local(self._session) and not self._has_workers)
         return _size(parts) <= (_SMALL_BYTES_COLD if is_cold else _SMALL_BYTES)
 

@@ -61,10 +61,12 @@ _WRITTEN = pa.schema([("window", pa.int64()), ("path", pa.string())])
 
 
 def choose_join(runner: Runner, scratch: str, parts: Iterable[RowGroups]) -> KeyJoin[Any]:
-    """Return the join for the keys in these files: in this process up to a bound, else by Spark.
+    """Return the join for the keys in these files: in this process up to a bound, unless ``runner`` takes all work.
 
     ``scratch`` is a folder of the lake for files that tasks write for each other.
     """
+    if runner.takes_all_work:
+        return SparkKeyJoin(runner, scratch)
     rows = size = 0
     for part in parts:
         rows, size = rows + part.rows, size + part.size
@@ -73,6 +75,8 @@ def choose_join(runner: Runner, scratch: str, parts: Iterable[RowGroups]) -> Key
 
 class SparkKeyJoin:
     """Compares keys as frames of ``runner``'s session; tasks write what they share to the folder ``scratch``."""
+
+    is_in_process = False
 
     def __init__(self, runner: Runner, scratch: str) -> None:
         self._runner, self._scratch = runner, scratch

@@ -33,7 +33,9 @@ _FINISH_SECONDS = 30.0
 """How long a micro-batch may take to end once the job is asked to stop."""
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # An error of the decoder in a worker of Spark's, as its text appears in the message of Spark's own error.
-_DECODER_ERROR = re.compile(r"^dblake\.core\.errors\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE)
+_DECODER_ERROR = re.compile(
+    rf"^{re.escape(ReconcileError.__module__)}\.ReconcileError: (.*?)(?:\. Next: (.*))?$", re.MULTILINE
+)
 
 
 def reconcile_once(spark: SparkSession | Session, paths: Paths, *, max_bytes_per_trigger: str = "256m") -> int:

@@ -50,7 +50,7 @@ from dblake.transform.redecode.ledger import (
 from dblake.transform.redecode.preconditions import require_landing
 from dblake.transform.redecode.recording import collect_lines, record_comparison
 from dblake.transform.spark.conflicts import retry_on_conflict
-from dblake.transform.spark.session import as_session
+from dblake.transform.spark.session import Session, as_session
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ _TABLES = {
 
 
 def redecode(
-    spark: SparkSession, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m"
+    spark: SparkSession | Session, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m"
 ) -> list[RedecodeRun]:
     """Decode all reconciled batches from ``first`` on again, compare and swap; return one run per round.
 
@@ -93,7 +93,7 @@ def redecode(
 
 
 def compare_redecoded(
-    spark: SparkSession, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m"
+    spark: SparkSession | Session, paths: Paths, first: int, *, max_bytes_per_trigger: str = "256m"
 ) -> RedecodeRun:
     """Decode all reconciled batches from ``first`` on again, and return how the result differs; replace nothing.
 
@@ -117,8 +117,9 @@ def _require_decoded(paths: Paths, first: int) -> int:
 class Redecode:
     """The redecode of one source: what every round shares."""
 
-    def __init__(self, spark: SparkSession, paths: Paths, max_bytes_per_trigger: str) -> None:
-        self._spark, self._paths = spark, paths
+    def __init__(self, spark: SparkSession | Session, paths: Paths, max_bytes_per_trigger: str) -> None:
+        self._session, self._paths = as_session(spark), paths
+        self._spark = self._session()
         self._bytes = size_in_bytes(max_bytes_per_trigger)
         self._application = Application.redecode(paths.source)
         self.decoder = fingerprint_decoder()
@@ -182,7 +183,7 @@ class Redecode:
         return StagedPaths(self._paths.warehouse, self._paths.source, folder)
 
     def _decode(self, staged: StagedPaths, run: RedecodeRun) -> None:
-        reconciler = Reconciler(as_session(self._spark), staged, (self._paths, run.first))
+        reconciler = Reconciler(self._session, staged, (self._paths, run.first))
         try:
             reconciler.catch_up()
             for batch in reconciler.landing.portions(run.first, run.last, self._bytes):

@@ -16,9 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dblake.base.core.processes import stop_process
 from dblake.installation import spark_defaults
@@ -31,17 +32,38 @@ if TYPE_CHECKING:
 
 Session = Callable[[], "SparkSession"]
 """Returns the session, and starts Spark if it does not run yet."""
+Engine = Literal["auto", "spark"]
+"""Where rows are decoded, joined, folded and written: ``auto`` where it is cheapest, ``spark`` in Spark tasks alone."""
 
 _START = threading.Lock()
 _SILENCE_SECONDS, _JVM_STOP_SECONDS = 1.0, 3.0
 
 
-def session_of(app: str, warehouse: str = "", *, is_short: Callable[[], bool] = lambda: False) -> Session:
+@dataclass(frozen=True, slots=True)
+class EngineSession:
+    """A session for a choice of engine."""
+
+    start: Session
+    engine: Engine
+
+    def __call__(self) -> SparkSession:
+        """Return the session, and start Spark if it does not run yet."""
+        return self.start()
+
+
+def session_of(
+    app: str, warehouse: str = "", engine: Engine = "auto", *, is_short: Callable[[], bool] = lambda: False
+) -> EngineSession:
     """Return the function that returns the active session or starts one.
 
     ``is_short``: whether the job will end before code that the JVM optimizes pays off; called when Spark starts.
     """
-    return lambda: _session(app, warehouse, {}, is_short=is_short)
+    return EngineSession(lambda: _session(app, warehouse, {}, is_short=is_short), engine)
+
+
+def takes_all_work(session: Session) -> bool:
+    """Return True if all work on rows belongs in Spark tasks, whatever its size."""
+    return isinstance(session, EngineSession) and session.engine == "spark"
 
 
 def as_session(spark: SparkSession | Session) -> Session:

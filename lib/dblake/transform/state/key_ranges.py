@@ -8,8 +8,9 @@ has no limit: a statement that moves each row to the next row's key connects all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,28 +32,32 @@ BUCKET_BYTES = 128 << 20
 _SAMPLED_SPANS = 8
 _SAMPLED_ROWS = 4096
 
+Taken = TypeVar("Taken")
+
 
 def fold_ranges(
-    events: EventReader, wanted: Predicate, shape: Shape, truncated_at: Position | None, size: float, runner: TaskRunner
-) -> Iterator[pa.Table]:
-    """Yield the folded rows of the events that fit, which have about ``size`` bytes, one key range after the other.
+    events: EventReader, wanted: Predicate, shape: Shape, truncated_at: Position | None, size: float,
+    runner: TaskRunner, take: Callable[[pa.Table], Taken],
+) -> Iterator[Taken]:
+    """Fold the events that fit, which have about ``size`` bytes, by key ranges; yield what ``take`` makes of each.
 
-    No key is in two of the results.
+    ``take`` is called where a range is folded. No key is in two of the ranges.
     """
     buckets = max(int(size / BUCKET_BYTES) + 1, 1)
     spans = [span.of_group(group) for span in events.spans(wanted) for group in span.groups]
     connected = _connected_keys(events, wanted, spans, shape) if buckets > 1 and shape.primary_key else _NONE_CONNECTED
     split = _Split(events.path, wanted, shape, buckets, _bounds(events, wanted, spans, shape, buckets), connected)
-    yield from runner.exchange(split, spans, buckets, _Fold(shape, truncated_at))
+    yield from runner.exchange(split, spans, buckets, _Fold(shape, truncated_at, take))
 
 
 @dataclass(frozen=True)
-class _Fold:
+class _Fold(Generic[Taken]):
     shape: Shape
     truncated_at: Position | None
+    take: Callable[[pa.Table], Taken]
 
-    def __call__(self, events: pa.Table) -> pa.Table:
-        return fold(events, self.shape, self.truncated_at)
+    def __call__(self, events: pa.Table) -> Taken:
+        return self.take(fold(events, self.shape, self.truncated_at))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ maintenance removes them. Runs in a task without Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,7 @@ from dblake.base.lake.locks import commit_lock
 from dblake.transform.spark.conflicts import retry_on_conflict
 from dblake.transform.state.events import newest_truncate
 from dblake.transform.state.file_writer import FileWriter
-from dblake.transform.state.files import StateFile, TableFiles, data_file
+from dblake.transform.state.files import Columns, StateFile, TableFiles, data_file
 from dblake.transform.state.fold import fold
 from dblake.transform.state.moved import read_rows, supply_moved
 from dblake.transform.state.runner import from_bytes, to_bytes
@@ -31,8 +32,12 @@ from dblake.transform.state.shape import Shape, require_one_key, shape_of
 from dblake.transform.state.table import prepare, progress, progress_of
 from dblake.transform.state.upsert import Change, Rewritten, RunAll, first_rows, upsert
 
-#: Yields folded rows, no key twice, given the shape and the batch after which events are wanted.
-FoldParts = Callable[[Shape, int], Iterable[pa.Table]]
+
+class Bring(Protocol):
+    """Folds the events after a batch and brings them into the files of a table, which may be new; commits nothing."""
+
+    def __call__(self, target: TableFiles, shape: Shape, after: int, *, is_new: bool) -> Rewritten:
+        """Return the files removed and added."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +94,18 @@ class SliceResult:
 def merge_slice(part: Slice) -> SliceResult:
     """Fold a slice and merge it into its table."""
 
-    def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
-        events = part.events
-        if after > part.done:
-            events = events.filter(pc.greater(events["batch"], after))
-        yield fold(events, shape, truncated(after))
-
-    def truncated(after: int) -> Position | None:
+    def bring(target: TableFiles, shape: Shape, after: int, *, is_new: bool) -> Rewritten:
         events = part.events.filter(pc.greater(part.events["batch"], after)) if after > part.done else part.events
-        return newest_truncate(events)
+        truncated_at = newest_truncate(events)
+        return bring_rows(target, shape, [fold(events, shape, truncated_at)], truncated_at, run_here, is_new=is_new)
 
-    return merge_events(part, parts, truncated, _run_here)
+    return merge_events(part, bring)
 
 
-def merge_events(
-    part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
-) -> SliceResult:
-    """Merge what ``parts`` folds into the slice's table; a table that cannot take it is an outcome, not an error."""
+def merge_events(part: Slice, bring: Bring) -> SliceResult:
+    """Merge a slice's events into its table; a table that cannot take them is an outcome, not an error."""
     try:
-        version = _merge(part, parts, truncated, run_all)
+        version = _merge(part, bring)
         failpoint("state.table")
         return SliceResult(part.table, version)
     except StateError as error:
@@ -115,9 +113,7 @@ def merge_events(
 
 
 @retry_on_conflict
-def _merge(
-    part: Slice, parts: FoldParts, truncated: Callable[[int], Position | None], run_all: RunAll
-) -> int:
+def _merge(part: Slice, bring: Bring) -> int:
     with commit_lock(part.path):
         now = progress(part.path, part.app)
         reached = now.batch or 0 if now else 0
@@ -126,47 +122,65 @@ def _merge(
         # Also of those in between: a table may have had no key for a while, or another one.
         require_one_key(part.recent)
         target, shape = prepare(part.path, shape_of(part.versions))
-        after = max(part.done, reached)
-        folded = parts(shape, after)
-        if progress_of(target.table, part.app).batch is None:
-            result = _write_first(target, shape, folded)
-        else:
-            # Without a key, state has every row created, and truncates are in events only.
-            truncated_at = truncated(after) if shape.primary_key else None
-            result = _upsert_parts(target, shape, folded, truncated_at, run_all)
+        is_new = progress_of(target.table, part.app).batch is None
+        result = bring(target, shape, max(part.done, reached), is_new=is_new)
         return target.commit(result.adds, result.removed, part.app, part.batch)
 
 
-def _write_first(target: TableFiles, shape: Shape, parts: Iterable[pa.Table]) -> Rewritten:
+def grow_table(part: Slice) -> None:
+    """Give a slice's table the shape that its events need; one that cannot have it stays, for the merge to report."""
+    with suppress(StateError), commit_lock(part.path):
+        require_one_key(part.recent)
+        prepare(part.path, shape_of(part.versions))
+
+
+def bring_rows(
+    target: TableFiles, shape: Shape, parts: Iterable[pa.Table], truncated_at: Position | None, run_all: RunAll, *,
+    is_new: bool,
+) -> Rewritten:
+    """Bring folded rows, no key twice, into a table."""
+    if is_new:
+        return write_first(target.path, target.columns, shape, parts)
+    # Without a key, state has every row created, and truncates are in events only.
+    truncated_at = truncated_at if shape.primary_key else None
+    return upsert_parts(target.path, target.columns, target.files(), shape, parts, truncated_at, run_all)
+
+
+def write_first(path: str, columns: Columns, shape: Shape, parts: Iterable[pa.Table]) -> Rewritten:
     """Write folded rows for a table that has none."""
-    writer = FileWriter(target.path, target.columns)
+    writer = FileWriter(path, columns)
     for rows in parts:
         writer.write(first_rows(rows, shape))
     return Rewritten(adds=writer.close())
 
 
-def _upsert_parts(
-    target: TableFiles, shape: Shape, parts: Iterable[pa.Table], truncated_at: Position | None, run_all: RunAll
+def upsert_parts(
+    path: str, columns: Columns, there: Sequence[StateFile], shape: Shape, parts: Iterable[pa.Table],
+    truncated_at: Position | None, run_all: RunAll,
 ) -> Rewritten:
-    """Bring folded rows into the table, one part after the other: each finds the files as the part before left them."""
-    files = {file.path: file for file in target.files()}
+    """Bring folded rows into the files of a table, part by part: each finds the files as the part before left them."""
+    files = {file.path: file for file in there}
     before, adds = dict(files), {}
-
-    def rows_before(keys: pa.Table) -> pa.Table:
-        return read_rows(target.path, target.columns, before.values(), shape, keys)
-
     for rows in parts:
-        change = Change(supply_moved(rows, rows_before), shape, truncated_at)
-        found = upsert(target.path, target.columns, list(files.values()), change, run_all)
+        change = Change(supply_from(path, columns, there, shape, rows), shape, truncated_at)
+        found = upsert(path, columns, list(files.values()), change, run_all)
         for file in found.removed:
             del files[file.path]
         for add in found.adds:
-            files[add.path], adds[add.path] = data_file(add, target.columns), add
+            files[add.path], adds[add.path] = data_file(add, columns), add
     return Rewritten(
         [file for path, file in before.items() if path not in files],
         [add for path, add in adds.items() if path in files],
     )
 
 
-def _run_here(task: Callable[[list[StateFile]], Rewritten], groups: Sequence[list[StateFile]]) -> Iterable[Rewritten]:
+def supply_from(
+    path: str, columns: Columns, there: Sequence[StateFile], shape: Shape, folded: pa.Table
+) -> pa.Table:
+    """Give folded rows the columns that only their old key's row in these files has."""
+    return supply_moved(folded, lambda keys: read_rows(path, columns, there, shape, keys))
+
+
+def run_here(task: Callable[[list[StateFile]], Rewritten], groups: Sequence[list[StateFile]]) -> Iterable[Rewritten]:
+    """Rewrite the groups one after the other."""
     return map(task, groups)

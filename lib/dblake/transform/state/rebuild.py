@@ -8,10 +8,9 @@ change on. Until such a dump is done the table stays as it is, and behind; then 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
-
-import pyarrow as pa
 
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
@@ -21,12 +20,15 @@ from dblake.transform.events.predicate import Predicate
 from dblake.transform.events.reader import EventReader
 from dblake.transform.spark.session import Session
 from dblake.transform.state.events import KeyFilter
+from dblake.transform.state.executors import write_new
+from dblake.transform.state.files import Columns
 from dblake.transform.state.key_ranges import fold_ranges
+from dblake.transform.state.merge import write_first
 from dblake.transform.state.runner import TaskRunner
 from dblake.transform.state.shape import shape_of, widened_to_fit
 from dblake.transform.state.survey import survey
 from dblake.transform.state.table import has_odd_names, replace, replace_odd_names
-from dblake.transform.state.upsert import first_rows
+from dblake.transform.state.upsert import Rewritten, first_rows
 
 
 def closed_windows(paths: Paths, table: str, until: int) -> list[dict[str, Any]]:
@@ -76,11 +78,14 @@ def rebuild(
     found = survey(events, wanted)
     truncated_at = max(found.truncates.values(), default=None)
 
-    def rows() -> Iterator[pa.Table]:
-        for part in fold_ranges(events, wanted, shape, truncated_at, found.size, runner):
-            yield first_rows(part, shape)
-
+    folded = partial(fold_ranges, events, wanted, shape, truncated_at, found.size, runner)
     if has_odd_names(shape):
-        replace_odd_names(session, path, rows(), shape, app=app, batch=batch)
-    else:
-        replace(path, rows(), shape, app=app, batch=batch)
+        replace_odd_names(session, path, folded(partial(first_rows, shape=shape)), shape, app=app, batch=batch)
+        return
+
+    def write(columns: Columns) -> Rewritten:
+        if runner.is_in_process:
+            return write_first(path, columns, shape, folded(lambda rows: rows))
+        return write_new(path, columns, shape, folded)
+
+    replace(path, write, shape, app=app, batch=batch)

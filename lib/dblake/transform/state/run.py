@@ -5,8 +5,8 @@ After each step one row of ``frontier`` names a version of every state table. Al
 between two landing batches, so many tables can be read as of one point. A table that cannot take its events stays
 behind, is named in the results and in ``frontier.behind``, and is tried again by every later run; the others continue.
 
-The events of a step are read once and split by table. Tasks bring each table up to date (``merge.merge_slice``), in
-threads or on Spark's executors. A table with too many events for one task is folded by ``key_ranges``.
+Tasks bring each table up to date (``merge.merge_slice``), in threads or on Spark's executors, several tables at a time
+(``waves``). A table with too many events for one task is folded by ``key_ranges``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from dblake.base.core.arrays import copy_rows
 from dblake.base.core.errors import IncompatibleSchemaChange, StateError
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.intervals import REPORT_SECONDS, Interval
@@ -36,16 +33,14 @@ from dblake.transform.events.predicate import Predicate
 from dblake.transform.events.reader import EventReader
 from dblake.transform.redecode.changed_tables import read_changed_tables
 from dblake.transform.spark.session import Session, as_session
-from dblake.transform.state.events import split_tables
-from dblake.transform.state.fold import NEEDED
-from dblake.transform.state.key_ranges import fold_ranges
-from dblake.transform.state.merge import NO_EVENTS, Slice, SliceResult, merge_events, merge_slice
+from dblake.transform.state.merge import NO_EVENTS, Slice, SliceResult
 from dblake.transform.state.rebuild import closed_windows, dumped_in, rebuild
 from dblake.transform.state.restate import Restated, restate, settle
 from dblake.transform.state.runner import TaskRunner, choose_runner
-from dblake.transform.state.shape import Shape, first_compatible_version, shape_of
+from dblake.transform.state.shape import first_compatible_version, shape_of
 from dblake.transform.state.steps import Step, plan_spans
 from dblake.transform.state.table import has_odd_names, prepare_odd_names, progress
+from dblake.transform.state.waves import merge_large, merge_wave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +49,8 @@ SLICE_BYTES = 256 << 20
 """A table whose events in a step have more bytes of images than this is folded by key ranges."""
 WAVE_BYTES = 512 << 20
 """The events of several tables are read at once up to this."""
+TASK_BYTES = 128 << 20
+"""Likewise for each core of the executors, which read the events themselves."""
 
 logger = logging.getLogger(__name__)
 _report = Interval(REPORT_SECONDS)
@@ -184,15 +181,11 @@ class _StepRun:
         """The batch that state has reached after the step."""
         return max(self.step.batch, self.before.batch)
 
-    @property
-    def _slice_bytes(self) -> int:
-        limit = self.runner.max_item_bytes
-        return SLICE_BYTES if limit is None else min(SLICE_BYTES, limit)
-
     def merge_tables(self) -> list[TableResult]:
         """Bring every table of the step up to its batch."""
         results = []
-        for wave in self.step.waves(WAVE_BYTES, self._slice_bytes):
+        size = WAVE_BYTES if self.runner.is_in_process else max(WAVE_BYTES, self.runner.parallel * TASK_BYTES)
+        for wave in self.step.waves(size, SLICE_BYTES):
             self.progress.advance(0, note=wave[0] if len(wave) == 1 else f"{wave[0]} and {len(wave) - 1} more")
             for outcome in self._merge_wave(wave):
                 results.append(self._result(outcome))
@@ -219,17 +212,12 @@ class _StepRun:
         """Merge tables whose events together fit in memory, or one table whose events do not."""
         slices, failed = self._slices(tables)
         yield from failed
-        if len(tables) == 1 and self.step.counts[tables[0]].size > self._slice_bytes:
+        if len(tables) == 1 and self.step.counts[tables[0]].size > SLICE_BYTES:
             yield from map(self._merge_large, slices)
-            return
-        names = frozenset(part.table for part in slices)
-        wanted = Predicate(self.before.batch, self.batch, self.behind, tables=names)
-        chunks = [copy_rows(rows) for rows in self.events.read(wanted, ("table", *NEEDED))]
-        found = split_tables(pa.concat_tables(chunks)) if chunks else {}
-        del chunks
-        yield from self.runner.run_all(
-            merge_slice, [replace(part, events=found.pop(part.table)) for part in slices if part.table in found]
-        )
+        elif slices:
+            wanted = Predicate(self.before.batch, self.batch, self.behind)
+            counts = self.step.counts
+            yield from merge_wave(self.runner, self.events, wanted, slices, lambda table: counts[table].size)
 
     def _slices(self, tables: Sequence[str]) -> tuple[list[Slice], list[SliceResult]]:
         """Return the slices of tables, without events; and what became of those that cannot be folded."""
@@ -269,11 +257,7 @@ class _StepRun:
         def truncated(after: int) -> Position | None:
             return max((at for batch, at in self.step.truncates.get(part.table, ()) if batch > after), default=None)
 
-        def parts(shape: Shape, after: int) -> Iterator[pa.Table]:
-            size, wanted = self.step.counts[part.table].size, Predicate(after, self.batch, tables=(part.table,))
-            return fold_ranges(self.events, wanted, shape, truncated(after), size, self.runner)
-
-        return merge_events(part, parts, truncated, self.runner.run_all)
+        return merge_large(self.runner, self.events, part, self.step.counts[part.table].size, truncated)
 
     def _result(self, outcome: SliceResult) -> TableResult:
         table = outcome.table

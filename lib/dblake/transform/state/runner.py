@@ -7,30 +7,39 @@ tasks go to the executors. ``exchange`` groups what tasks produce by bucket, as 
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from dblake.transform.spark.session import Session, is_local
+from dblake.transform.spark.session import Session, is_local, takes_all_work
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _MIN_TASKS = 64
 """Items share a task only if there are more."""
+_RESULT = pa.schema([("number", pa.int64()), ("result", pa.binary())])
+_PIECE = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 
 
 class TaskRunner(Protocol):
-    """Executes tasks. ``max_item_bytes`` limits the images in an item, None if nothing does."""
+    """Executes up to ``parallel`` tasks at a time, in threads of this process or elsewhere."""
 
-    max_item_bytes: int | None
+    parallel: int
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether items and results stay in this process, and may hold rows."""
 
     def run_all(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yield the task's result for each item, in the order of the items."""
@@ -38,8 +47,8 @@ class TaskRunner(Protocol):
 
     def exchange(
         self, split: Callable[[Item], Iterable[tuple[int, pa.Table]]], items: Sequence[Item], buckets: int,
-        combine: Callable[[pa.Table], pa.Table],
-    ) -> Iterator[pa.Table]:
+        combine: Callable[[pa.Table], Result],
+    ) -> Iterator[Result]:
         """Yield ``combine`` of all rows that ``split`` puts into a bucket, for each bucket that has rows, in order."""
         ...
 
@@ -47,23 +56,23 @@ class TaskRunner(Protocol):
 class LocalRunner:
     """Executes tasks in threads of this process."""
 
-    max_item_bytes: int | None = None
+    is_in_process = True
 
     def __init__(self, parallel: int) -> None:
-        self._parallel = parallel
+        self.parallel = parallel
 
     def run_all(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Run the tasks, so many at a time."""
-        if len(items) < 2 or self._parallel < 2:
+        if len(items) < 2 or self.parallel < 2:
             yield from map(task, items)
             return
-        with ThreadPoolExecutor(self._parallel, thread_name_prefix="state") as pool:
+        with ThreadPoolExecutor(self.parallel, thread_name_prefix="state") as pool:
             yield from pool.map(task, items)
 
     def exchange(
         self, split: Callable[[Item], Iterable[tuple[int, pa.Table]]], items: Sequence[Item], buckets: int,
-        combine: Callable[[pa.Table], pa.Table],
-    ) -> Iterator[pa.Table]:
+        combine: Callable[[pa.Table], Result],
+    ) -> Iterator[Result]:
         """Keep the rows of each bucket in a temporary file until all are split."""
         with tempfile.TemporaryDirectory(prefix="dblake-state-") as folder:
             spill = _Spill(Path(folder))
@@ -104,50 +113,89 @@ class _Spill:
 
 
 class SparkRunner:
-    """Executes tasks on Spark's executors."""
+    """Executes tasks on Spark's executors. Items, tasks and results pass through the driver: rows should not."""
 
-    # Items travel in Spark's messages, of at most 128 MB; an image's position and key may be larger than itself.
-    max_item_bytes: int | None = 16 << 20
+    is_in_process = False
 
     def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext
+        self._spark = spark
+        self.parallel = spark.sparkContext.defaultParallelism
 
     def run_all(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Run the tasks as one Spark job; the task itself is sent once to each executor."""
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            function, waiting = shared.value
+            for number in _numbers(batches, "id"):
+                yield _to_batch(_RESULT, number, pickle.dumps(function(waiting[number])))
+
         if not items:
             return
-        shared = self._context.broadcast(task)
-        parts = min(len(items), max(4 * self._context.defaultParallelism, _MIN_TASKS))
+        shared = self._spark.sparkContext.broadcast((task, items))
         try:
-            # A lambda, so that the executor loads the broadcast value, not the driver.
-            run = lambda item: shared.value(item)  # noqa: E731, PLW0108
-            yield from self._context.parallelize(items, parts).map(run).collect()
+            yield from _results(self._numbered(len(items)).mapInArrow(run, "number bigint, result binary").collect())
         finally:
             shared.unpersist()
 
     def exchange(
         self, split: Callable[[Item], Iterable[tuple[int, pa.Table]]], items: Sequence[Item], buckets: int,
-        combine: Callable[[pa.Table], pa.Table],
-    ) -> Iterator[pa.Table]:
-        """Shuffle the rows of each bucket to one task; the driver holds one bucket at a time."""
+        combine: Callable[[pa.Table], Result],
+    ) -> Iterator[Result]:
+        """Shuffle the rows of each bucket to one task, which combines them."""
 
-        def split_item(item: Item) -> Iterator[tuple[int, bytes]]:
-            return ((bucket, to_bytes(rows)) for bucket, rows in split(item))
+        def split_items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            function, waiting, _ = shared.value
+            for number in _numbers(batches, "id"):
+                for bucket, rows in function(waiting[number]):
+                    yield _to_batch(_PIECE, bucket, to_bytes(rows))
 
-        def combine_bucket(pair: tuple[int, Iterable[bytes]]) -> bytes:
-            return to_bytes(combine(pa.concat_tables([from_bytes(part) for part in pair[1]])))
+        def combine_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            pieces = (
+                (bucket, piece) for batch in batches
+                for bucket, piece in zip(*(batch.column(name).to_pylist() for name in _PIECE.names), strict=True)
+            )
+            for bucket, of_bucket in groupby(pieces, key=lambda piece: piece[0]):
+                rows = pa.concat_tables([from_bytes(piece) for _, piece in of_bucket])
+                yield _to_batch(_RESULT, bucket, pickle.dumps(shared.value[2](rows)))
 
-        shuffled = (
-            self._context.parallelize(items, len(items)).flatMap(split_item)
-            .groupByKey(buckets, lambda bucket: bucket).map(combine_bucket)
-        )
-        for result in shuffled.toLocalIterator(prefetchPartitions=True):
-            yield from_bytes(result)
+        if not items:
+            return
+        shared = self._spark.sparkContext.broadcast((split, items, combine))
+        try:
+            shuffled = self._numbered(len(items)).mapInArrow(split_items, "bucket int, rows binary").repartitionById(
+                buckets, "bucket"
+            ).sortWithinPartitions("bucket")
+            yield from _results(shuffled.mapInArrow(combine_buckets, "number bigint, result binary").collect())
+        finally:
+            shared.unpersist()
+
+    def _numbered(self, count: int) -> DataFrame:
+        parts = min(count, max(4 * self.parallel, _MIN_TASKS))
+        return self._spark.range(count, numPartitions=parts)
+
+
+def _numbers(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(name).to_pylist()
+
+
+def _to_batch(schema: pa.Schema, number: int, content: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(dict(zip(schema.names, ([number], [content]), strict=True)), schema)
+
+
+def _results(rows: Iterable[Row]) -> Iterator[Any]:
+    for row in sorted(rows, key=itemgetter("number")):
+        yield pickle.loads(row["result"])  # noqa: S301 - pickled by our own task
 
 
 def choose_runner(session: Session, parallel: int) -> TaskRunner:
-    """Return the runner for a session: threads, without starting Spark, if its executors are this machine."""
-    return LocalRunner(parallel) if is_local(session) else SparkRunner(session())
+    """Return the runner for a session: threads, without starting Spark, if its executors are this machine.
+
+    With the engine ``spark`` tasks run in Spark there, too.
+    """
+    if is_local(session) and not takes_all_work(session):
+        return LocalRunner(parallel)
+    return SparkRunner(session())
 
 
 def to_bytes(rows: pa.Table) -> bytes:

@@ -10,7 +10,7 @@ a column name has characters that Parquet reserves; Spark sets it up (``prepare_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from dblake.transform.spark.sql_literals import delta, identifier, literal
 from dblake.transform.state.file_writer import FileWriter
 from dblake.transform.state.files import Columns, FileReader, TableFiles, table_columns
 from dblake.transform.state.shape import OWN, Shape, key_changed, widened_to_fit
+from dblake.transform.state.upsert import Rewritten
 from dblake.transform.state.values import arrow_type
 
 # Characters a Parquet column name may not hold; Delta then gives columns other names inside.
@@ -103,8 +104,10 @@ def prepare_odd_names(session: Session, path: str, shape: Shape) -> None:
         spark.sql(f"ALTER TABLE {delta(path)} ADD COLUMNS ({names})")
 
 
-def replace(path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, batch: int) -> None:
-    """Replace the table and all it holds by ``parts``, rows with the shape's columns, in one commit."""
+def replace(
+    path: str, write: Callable[[Columns], Rewritten], shape: Shape, *, app: str, batch: int
+) -> None:
+    """Replace the table and all it holds by the files that ``write`` writes, in one commit."""
     if not has_table(path):
         _create(path, shape)
     table = open_table(path)
@@ -112,11 +115,8 @@ def replace(path: str, parts: Iterable[pa.Table], shape: Shape, *, app: str, bat
     table = open_table(path)
     types = {**OWN, **{c.name: c.type for c in shape.columns}}
     columns = Columns(types, {name: name for name in types})
-    writer = FileWriter(path, columns)
-    for rows in parts:
-        writer.write(rows)
     TableFiles(path, table).commit(
-        writer.close(), [], app, batch, Schema.from_arrow(columns.schema()), replace=True
+        write(columns).adds, [], app, batch, Schema.from_arrow(columns.schema()), replace=True
     )
     # After the rows: a run that ended in between finds the old key and does this again.
     open_table(path).alter.set_table_properties({_KEY: _key_property(shape)}, raise_if_not_exists=False)

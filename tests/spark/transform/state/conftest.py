@@ -14,6 +14,7 @@ from dblake.base.core.schema import TableSchema
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.tables import create_table
 from dblake.transform.events.files import EVENT_COLUMNS
+from dblake.transform.spark.session import Engine, EngineSession
 from dblake.transform.state.run import TableResult, run_state
 from tests.support.plain_lake import PlainLake, event_rows, when
 from tests.support.schemas import table_schema
@@ -24,8 +25,8 @@ __all__ = ["Lake", "table_schema", "when"]
 class Lake:
     """One source's tables. An event is ``(lsn, op, key, after)``, optionally with its undecoded columns."""
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession, root: Path, engine: Engine = "auto") -> None:
+        self.spark, self._session = spark, EngineSession(lambda: spark, engine)
         self.paths = Paths(str(root), "shop")
         self._plain = PlainLake(root)
         self.results: list[list[TableResult]] = []
@@ -49,7 +50,7 @@ class Lake:
     def fold(self, *, batches_per_step: int = 1000, until_batch: int | None = None) -> list[TableResult]:
         """Run state, append its results to ``results`` and return them."""
         self.results.append(run_state(
-            self.spark, self.paths, parallel=2, batches_per_step=batches_per_step, until_batch=until_batch
+            self._session, self.paths, parallel=2, batches_per_step=batches_per_step, until_batch=until_batch
         ))
         return self.results[-1]
 

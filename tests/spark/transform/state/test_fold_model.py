@@ -11,9 +11,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from dblake.transform.spark.session import Engine
 from tests.model.state import Event, fold
 from tests.model.state_histories import COLUMNS, altered_table, in_batches, random_history
 from tests.spark.transform.state.conftest import Lake, table_schema
@@ -24,7 +26,8 @@ KEYS = 15 * EFFORT
 BATCHES = 4
 
 
-def test_fold_of_random_histories_equals_model(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_fold_of_random_histories_equals_model(spark: SparkSession, tmp_path: Path, engine: Engine) -> None:
     seed = int(os.environ.get("DBLAKE_SEED", random.randrange(2**32)))
     draw = random.Random(seed)
     schemas = {name: [table_schema(f"public.{name}", "id text key", *(f"{c} text" for c in COLUMNS))]
@@ -37,7 +40,7 @@ def test_fold_of_random_histories_equals_model(spark: SparkSession, tmp_path: Pa
     schemas["altered"], since, tables["altered"] = altered_table(draw, KEYS)
     tables = {name: in_batches(events, BATCHES) for name, events in tables.items()}
 
-    lake = Lake(spark, tmp_path)
+    lake = Lake(spark, tmp_path, engine)
     frames = []
     for name, versions in schemas.items():
         for version, schema in enumerate(versions):

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblake.base.lake.frontier import read_frontier
+from dblake.transform.spark.session import Engine, EngineSession
 from dblake.transform.state.run import run_state
+from dblake.transform.state.upsert import Rewritten
 from tests.spark.transform.state.conftest import Lake, table_schema
 from tests.support.effort import with_effort
 
@@ -93,16 +96,18 @@ def test_state_on_cluster_equals_state_in_process(lake: Lake, first: int, then: 
     assert [found(lake, n) for n in range(4)] == [expected(n) for n in range(4)]
 
 
+@pytest.mark.parametrize("engine", ["auto", "spark"])
 def test_state_folded_by_key_ranges_equals_state_at_once(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, engine: Engine
 ) -> None:
+    session = EngineSession(lambda: spark, engine)
     monkeypatch.setattr("dblake.transform.state.run.SLICE_BYTES", 0)
     monkeypatch.setattr("dblake.transform.state.key_ranges.BUCKET_BYTES", 500)
     fill(lake)
-    run_state(spark, lake.paths)
+    run_state(session, lake.paths)
     change(lake)
     lake.land(TABLES[0], 3, (60, "t", None, None), (61, "c", "7", {"id": "7", "a": "after"}))
-    run_state(spark, lake.paths)
+    run_state(session, lake.paths)
     assert [found(lake, n) for n in range(1, 4)] == [expected(n) for n in range(1, 4)]
     assert found(lake, 0) == {7: "after"}
 
@@ -117,16 +122,16 @@ def test_state_task_retries_after_commit_conflict(lake: Lake, monkeypatch: pytes
     change(lake)
     from dblake.transform.state import merge
 
-    upsert, replaced = merge._upsert_parts, list[str]()
+    upsert, replaced = merge.upsert_parts, list[str]()
 
-    def upsert_with_conflict(target, *rest):  # type: ignore[no-untyped-def]
-        result = upsert(target, *rest)
-        if target.path.endswith("t1") and not replaced:
-            replaced.append(target.path)
-            lake.spark.sql(f"DELETE FROM delta.`{target.path}` WHERE id = 5")
+    def upsert_with_conflict(path: str, *rest: Any) -> Rewritten:
+        result = upsert(path, *rest)
+        if path.endswith("t1") and not replaced:
+            replaced.append(path)
+            lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 5")
         return result
 
-    monkeypatch.setattr(merge, "_upsert_parts", upsert_with_conflict)
+    monkeypatch.setattr(merge, "upsert_parts", upsert_with_conflict)
     for number in range(4):
         lake.land(TABLES[number], 3, (70, "u", "1", {"a": "changed"}))
     lake.fold()

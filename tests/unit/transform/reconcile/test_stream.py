@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblake.base.core.errors import LandingGap
+from dblake.base.core.errors import LandingGap, ReconcileError
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.lake.layout import Paths
-from dblake.transform.reconcile.stream import ReconcileRun, reconcile_once
+from dblake.transform.reconcile.stream import ReconcileRun, decoder_error, reconcile_once
 from tests.support.landed import Change, land
 
 T = TableSchema("public.t", (Column("id", "integer", False, 1), Column("v", "text")))
@@ -65,3 +67,13 @@ def test_landing_that_ends_before_events_raises_gap(paths: Paths) -> None:
     land_batch(paths, 1)
     with pytest.raises(LandingGap, match="landing ends at batch 1, but events reach batch 2"):
         reconcile_once(no_spark, paths)
+
+
+def test_decoder_error_of_spark_task_keeps_its_cause() -> None:
+    """Spark passes on a task's traceback as text."""
+    error = ReconcileError("table public.t: row 1 has 3 values", next_step="report it")
+    text = "".join(traceback.format_exception(error))
+    found = decoder_error(PySparkException(f"An exception was thrown from the Python worker:\n{text}"))
+    assert found is not None
+    assert (found.what, found.next_step) == ("table public.t: row 1 has 3 values", "report it")
+    assert decoder_error(PySparkException(text.replace("ReconcileError", "ValueError"))) is None

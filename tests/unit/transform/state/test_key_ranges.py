@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ from dblake.transform.events.files import EVENT_COLUMNS
 from dblake.transform.events.predicate import Predicate
 from dblake.transform.events.reader import EventReader
 from dblake.transform.state.events import newest_truncate
-from dblake.transform.state.key_ranges import fold_ranges
-from dblake.transform.state.merge import NO_EVENTS, Slice, merge_events
-from dblake.transform.state.runner import LocalRunner
+from dblake.transform.state.merge import NO_EVENTS, Slice
+from dblake.transform.state.runner import Item, LocalRunner, Result
+from dblake.transform.state.waves import merge_large
 from tests.model.state_histories import COLUMNS, moving_history
 from tests.support.effort import seeds
 from tests.support.plain_lake import PlainLake
@@ -32,26 +34,40 @@ def as_event_rows(events: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([row | {"table": PLAIN.table, "origin": "log"} for row in rows], schema=EVENT_COLUMNS)
 
 
+class SendingRunner(LocalRunner):
+    """Executes what executors would, here: tasks, items and results are values that can be sent."""
+
+    is_in_process = False
+
+    def run_all(self, task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        return map(_sent, super().run_all(_sent(task), [_sent(item) for item in items]))
+
+    def exchange(
+        self, split: Callable[[Item], Iterable[tuple[int, pa.Table]]], items: Sequence[Item], buckets: int,
+        combine: Callable[[pa.Table], Result],
+    ) -> Iterator[Result]:
+        return map(_sent, LocalRunner(2).exchange(_sent(split), items, buckets, _sent(combine)))
+
+
+def _sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("runner", [LocalRunner(2), SendingRunner(2)], ids=["threads", "executors"])
 @pytest.mark.parametrize("seed", seeds(2, 6))
 def test_key_changes_across_ranges_equal_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, runner: LocalRunner
 ) -> None:
     monkeypatch.setattr(dblake.transform.state.key_ranges, "BUCKET_BYTES", 4_000)
     events = moving_history(random.Random(seed), 60, 300, truncates=seed % 2)
-    lake, target, runner = PlainLake(tmp_path / "lake"), Target(tmp_path), LocalRunner(2)
+    lake, target = PlainLake(tmp_path / "lake"), Target(tmp_path)
     for batch in range(1, BATCHES + 1):
         lake.append(as_event_rows(to_arrow([e for e in events if e.batch == batch])), batch)
         known = EventReader.open(lake.paths.events)
         wanted = Predicate(target.done, batch)
-        truncated_at: Position | None = max(
-            filter(None, map(newest_truncate, known.read(wanted))), default=None
-        )
+        at: Position | None = max(filter(None, map(newest_truncate, known.read(wanted))), default=None)
         part = Slice(PLAIN.table, target.path, APP, batch, target.done, (PLAIN,), (PLAIN,), NO_EVENTS)
-        merge_events(
-            part, lambda shape, _, known=known, wanted=wanted, at=truncated_at: fold_ranges(  # type: ignore[misc]
-                known, wanted, shape, at, 40_000, runner
-            ), lambda _, at=truncated_at: at, runner.run_all,  # type: ignore[misc]
-        ).raise_error()
+        merge_large(runner, known, part, 40_000, lambda _, at=at: at).raise_error()  # type: ignore[misc]
         target.done = batch
         done = [e for e in events if e.batch <= batch]
         assert target.state(COLUMNS) == expected(done, COLUMNS), f"seed {seed}, up to batch {batch}"

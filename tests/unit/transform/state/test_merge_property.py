@@ -21,7 +21,7 @@ from dblake.base.core.schema import TableSchema
 from dblake.transform.state.events import newest_truncate
 from dblake.transform.state.files import FileReader, TableFiles
 from dblake.transform.state.fold import NEEDED, fold
-from dblake.transform.state.merge import NO_EVENTS, Slice, merge_events, merge_slice
+from dblake.transform.state.merge import NO_EVENTS, Slice, bring_rows, merge_events, merge_slice
 from dblake.transform.state.runner import LocalRunner
 from dblake.transform.state.shape import Shape
 from tests.model.state import Event
@@ -72,9 +72,10 @@ class Target:
         schemas = tuple(versions)
         part = Slice(schemas[-1].table, self.path, APP, batch, self.done, schemas, schemas[-1:], events)
         if ranges:
-            truncated_at = newest_truncate(events)
-            run_all = LocalRunner(2).run_all
-            merge_events(part, parts_of(events, ranges), lambda _: truncated_at, run_all).raise_error()
+            parts, at = parts_of(events, ranges), newest_truncate(events)
+            merge_events(part, lambda target, shape, after, *, is_new: bring_rows(
+                target, shape, parts(shape, after), at, LocalRunner(2).run_all, is_new=is_new
+            )).raise_error()
         else:
             merge_slice(part).raise_error()
         self.done = batch
