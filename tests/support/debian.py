@@ -64,6 +64,7 @@ TREES = {
     # initdb executes postgres, so every program of the folder gets a wrapper.
     "postgresql": Tree("PostgreSQL 15", "bookworm", ("postgresql-15",),
                        ("usr/lib/postgresql/15/bin/*",)),
+    "prometheus": Tree("Prometheus", "bookworm", ("prometheus",), ("usr/bin/prometheus", "usr/bin/promtool")),
     # Netty serves TLS.
     "zookeeper": Tree("ZooKeeper", "bookworm", (
         "libzookeeper-java", "libdropwizard-metrics-java", "libjctools-java", "libnetty-java", "libslf4j-java",
@@ -72,7 +73,7 @@ TREES = {
 }
 
 #: Trees that are fetched when a test uses them.
-_ON_DEMAND = {"chromium", "mariadb-10.5", "mariadb-11.8", "mariadb-suite"}
+_ON_DEMAND = {"chromium", "mariadb-10.5", "mariadb-11.8", "mariadb-suite", "prometheus"}
 #: Dependencies to fetch: libraries only, since a test server needs no other programs …
 _NEEDED = re.compile(r"^(lib|zlib)")
 #: … except these. LLVM is large and only compiles long queries.
