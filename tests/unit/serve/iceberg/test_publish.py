@@ -28,8 +28,8 @@ from dblake.serve.iceberg.publisher import Publisher, published_name
 from dblake.serve.iceberg.table import VERSION, PublishedTable, data_files, expire, publish
 from dblake.transform.state import table as state_table
 from dblake.transform.state.fold import fold
+from dblake.transform.state.merge import write_first
 from dblake.transform.state.shape import shape_of
-from dblake.transform.state.upsert import first_rows
 from tests.model.state import Event
 from tests.model.state_histories import altered_table, in_batches
 from tests.support.effort import seeds
@@ -128,7 +128,10 @@ def test_rebuilt_table_has_its_new_types_and_rows_only(tmp_path: Path) -> None:
     shape = shape_of([table_schema("public.t", "id text key", "a integer", "_file text")])
     created = [Event((1, 2, n), "c", f"k{n}", {"a": str(n), "_file": "f"}, 2) for n in range(3)]
     events = to_arrow(created, ["a", "_file"])
-    state_table.replace(lake.path, [first_rows(fold(events, shape, None), shape)], shape, app=APP, batch=2)
+    state_table.replace(
+        lake.path, lambda columns: write_first(lake.path, columns, shape, [fold(events, shape, None)]), shape,
+        app=APP, batch=2,
+    )
     assert lake.publish()
     # Iceberg reserves the name _file.
     assert [(row["id"], row["a"], row["_file_"]) for row in lake.published()] == [(f"k{n}", n, "f") for n in range(3)]
