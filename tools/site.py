@@ -29,6 +29,14 @@ _LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "sh", ".service": "ini", 
 _log = logging.getLogger("mkdocs.hooks.site")
 
 
+class ModuleDocstrings(griffe.Extension):
+    """Leaves out the docstrings of modules: they place a module among others, which its public names do not need."""
+
+    def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
+        """Drop a module's docstring."""
+        mod.docstring = None
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Take the navigation from the README's list of pages."""
     readme = (HOME / "README.md").read_text(encoding="utf-8")
