@@ -58,7 +58,7 @@ class Captured:
         return self.lake.landing()["kind"].to_pylist().count("row") if landed else 0
 
 
-def becomes_true(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def becomes_true(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
