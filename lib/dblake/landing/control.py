@@ -37,9 +37,9 @@ class DumpStart:
     def and_chunk(self, other: DumpStart) -> DumpStart:
         """Return the start that holds for both chunks: the earlier position, and the snapshot that sees less."""
         first = min(self.position, other.position)
-        snapshot = self.snapshot
-        if snapshot and other.snapshot:
-            snapshot = min(snapshot, other.snapshot, key=_age)
+        # Without one, a chunk shows all that the log has before its low watermark: it comes from a replica.
+        snapshots = [each for each in (self.snapshot, other.snapshot) if each]
+        snapshot = min(snapshots, key=_age) if snapshots else None
         return DumpStart(first.incarnation, first.lsn, first.seq, snapshot)
 
 

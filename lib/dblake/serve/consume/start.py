@@ -105,7 +105,7 @@ def _cursor(position: Position, batch: int, events: EventTable) -> Cursor:
 def _require_no_lsn(position: Position, oldest: Position | None, events: EventTable) -> None:
     """Raise UsageError for a position before all events that, read as an LSN, is among them."""
     text, newest = f"{position.incarnation}/{position.lsn}", events.newest
-    if oldest and newest and LSN.fullmatch(text) and oldest.lsn <= lsn_number(text) <= newest.lsn:
+    if position.lsn and oldest and newest and LSN.fullmatch(text) and oldest.lsn <= lsn_number(text) <= newest.lsn:
         raise UsageError(
             f"{text} is a position before all events; as an LSN of PostgreSQL it would be among them",
             next_step=f"write lsn:{text}, or 1/0 for all events",

@@ -138,7 +138,7 @@ class _MergeGroup:
 def _groups(kept: Sequence[_Kept], files: Sequence[StateFile], has_truncate: bool) -> list[_MergeGroup]:
     """Divide key ranges so that no file may be changed by two groups; a truncate may change every file."""
     if has_truncate:
-        return [_MergeGroup(tuple(kept), tuple(files))] if kept else []
+        return [_MergeGroup(tuple(kept), tuple(files))]
     groups: list[tuple[list[_Kept], dict[str, StateFile]]] = []
     for one in kept:
         changed = {file.path: file for file in files if one.may_change(file)}

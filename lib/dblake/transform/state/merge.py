@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from dblake.transform.spark.conflicts import retry_on_conflict
 from dblake.transform.state.events import newest_truncate
 from dblake.transform.state.file_writer import FileWriter
 from dblake.transform.state.files import Columns, StateFile, TableFiles, data_file
-from dblake.transform.state.fold import fold
+from dblake.transform.state.fold import fold, folded_schema
 from dblake.transform.state.moved import read_rows, supply_moved
 from dblake.transform.state.runner import from_bytes, to_bytes
 from dblake.transform.state.shape import Shape, require_one_key, shape_of
@@ -158,10 +159,15 @@ def upsert_parts(
     path: str, columns: Columns, there: Sequence[StateFile], shape: Shape, parts: Iterable[pa.Table],
     truncated_at: Position | None, run_all: RunAll,
 ) -> Rewritten:
-    """Bring folded rows into the files of a table, part by part: each finds the files as the part before left them."""
+    """Bring folded rows into the files of a table, part by part: each finds the files as the part before left them.
+
+    A truncate without a row after it is brought in by an empty part.
+    """
     files = {file.path: file for file in there}
     before, adds = dict(files), {}
-    for rows in parts:
+    parts = iter(parts)
+    first = next(parts, None if truncated_at is None else folded_schema(shape).empty_table())
+    for rows in () if first is None else chain((first,), parts):
         change = Change(supply_from(path, columns, there, shape, rows), shape, truncated_at)
         found = upsert(path, columns, list(files.values()), change, run_all)
         for file in found.removed:

@@ -24,11 +24,14 @@ from dblake.transform.state.executors import write_new
 from dblake.transform.state.files import Columns
 from dblake.transform.state.key_ranges import fold_ranges
 from dblake.transform.state.merge import write_first
-from dblake.transform.state.runner import TaskRunner
+from dblake.transform.state.runner import LocalRunner, TaskRunner
 from dblake.transform.state.shape import shape_of, widened_to_fit
 from dblake.transform.state.survey import survey
 from dblake.transform.state.table import has_odd_names, replace, replace_odd_names
 from dblake.transform.state.upsert import Rewritten, first_rows
+
+_READERS = 4
+"""Threads that read the events of a table whose rows pass through this process."""
 
 
 def closed_windows(paths: Paths, table: str, until: int) -> list[dict[str, Any]]:
@@ -78,6 +81,9 @@ def rebuild(
     found = survey(events, wanted)
     truncated_at = max(found.truncates.values(), default=None)
 
+    if has_odd_names(shape):
+        # Spark's writer takes the rows from this process, so the folding is here, too, in bounded memory.
+        runner = LocalRunner(_READERS)
     folded = partial(fold_ranges, events, wanted, shape, truncated_at, found.size, runner)
     if has_odd_names(shape):
         replace_odd_names(session, path, folded(partial(first_rows, shape=shape)), shape, app=app, batch=batch)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from dblake.base.core.errors import DblakeError
 from dblake.transform.spark.session import Session, is_local, takes_all_work
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class SparkRunner:
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             function, waiting = shared.value
             for number in _numbers(batches, "id"):
-                yield _to_batch(_RESULT, number, pickle.dumps(function(waiting[number])))
+                yield _to_batch(_RESULT, number, pickle.dumps(_attempt(function, waiting[number])))
 
         if not items:
             return
@@ -183,9 +184,20 @@ def _to_batch(schema: pa.Schema, number: int, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(dict(zip(schema.names, ([number], [content]), strict=True)), schema)
 
 
+def _attempt(task: Callable[[Item], Result], item: Item) -> Result | DblakeError:
+    """Run one task on an executor; an error of ours is a result, so that it reaches the driver as it is."""
+    try:
+        return task(item)
+    except DblakeError as error:
+        return error
+
+
 def _results(rows: Iterable[Row]) -> Iterator[Any]:
     for row in sorted(rows, key=itemgetter("number")):
-        yield pickle.loads(row["result"])  # noqa: S301 - pickled by our own task
+        result = pickle.loads(row["result"])  # noqa: S301 - pickled by our own task
+        if isinstance(result, DblakeError):
+            raise result
+        yield result
 
 
 def choose_runner(session: Session, parallel: int) -> TaskRunner:

@@ -22,6 +22,7 @@ from dblake.transform.state.events import newest_truncate
 from dblake.transform.state.merge import NO_EVENTS, Slice
 from dblake.transform.state.runner import Item, LocalRunner, Result
 from dblake.transform.state.waves import merge_large
+from tests.model.state import Event
 from tests.model.state_histories import COLUMNS, moving_history
 from tests.support.effort import seeds
 from tests.support.plain_lake import PlainLake
@@ -84,3 +85,18 @@ def test_events_of_earlier_version_have_no_old_keys(tmp_path: Path) -> None:
     pq.write_table(rows.drop_columns(["key_before"]), path)
     (read,) = EventReader.open(lake.paths.events).read(Predicate(until_batch=BATCHES))
     assert read.num_rows == rows.num_rows and read["key_before"].null_count == rows.num_rows
+
+
+@pytest.mark.parametrize("runner", [LocalRunner(2), SendingRunner(2)], ids=["threads", "executors"])
+def test_truncate_alone_of_large_table_is_applied(tmp_path: Path, runner: LocalRunner) -> None:
+    """The rest of a step that a killed run had committed: its truncate comes without a row after it."""
+    created = [Event((1, 1, n), "c", f"k{n}", {"a": str(n)}, 1) for n in range(5)]
+    truncate = Event((1, 9, 0), "t", "", {}, 2)
+    lake, target = PlainLake(tmp_path / "lake"), Target(tmp_path)
+    for batch, events in ((1, created), (2, [truncate])):
+        lake.append(as_event_rows(to_arrow(events)), batch)
+        at = Position(1, 9, 0) if batch == 2 else None
+        part = Slice(PLAIN.table, target.path, APP, batch, target.done, (PLAIN,), (PLAIN,), NO_EVENTS)
+        merge_large(runner, EventReader.open(lake.paths.events), part, 40_000, lambda _, at=at: at).raise_error()  # type: ignore[misc]
+        target.done = batch
+        assert {deleted for _, deleted, *_ in target.state(COLUMNS).values()} == {batch == 2}
