@@ -13,7 +13,14 @@ import click
 
 from dblake.base.core.errors import UsageError
 from dblake.config import Config
-from dblake.ingest.capture.log_limits import LogLimits, pause_log, resume_log, throttle_log
+from dblake.ingest.capture.log_limits import (
+    MAX_MB_PER_SECOND,
+    MAX_PAUSE_MINUTES,
+    LogLimits,
+    pause_log,
+    resume_log,
+    throttle_log,
+)
 from dblake.ingest.capture.loop import Until
 from dblake.ingest.capture.progress import open_progress
 from dblake.ingest.capture.startup import limit_memory
@@ -48,8 +55,8 @@ def capture(
 
 @capture.command("pause")
 @job_options
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
-              help="Resume after so many minutes.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True, max=MAX_PAUSE_MINUTES), default=60.0,
+              show_default=True, help="Resume after so many minutes.")
 def pause(config: Config, minutes: float) -> None:
     """Stop reading the log and tables; `status` shows how much log the database retains."""
     _print_limits(pause_log(open_progress(config.progress, config.source.name), minutes))
@@ -64,7 +71,7 @@ def resume(config: Config) -> None:
 
 @capture.command("throttle")
 @job_options
-@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), metavar="N",
+@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True, max=MAX_MB_PER_SECOND), metavar="N",
               help="Megabytes of log a second, as it lands before compression.")
 @click.option("--off", is_flag=True, help="Read the log as fast as it can land.")
 def throttle(config: Config, mb_per_second: float | None, off: bool) -> None:

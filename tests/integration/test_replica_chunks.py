@@ -12,10 +12,11 @@ import pytest
 
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import Source
+from dblake.ingest.capture.loop import Until
 from dblake.ingest.source.mysql.source import MysqlSource
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.ingest.source.postgres.source import PostgresSource
-from tests.conformance.script import Script
+from tests.conformance.script import Script, event_lines
 from tests.support.backends import Backend, PostgresBackend
 from tests.support.lake import CaptureLake
 from tests.support.mysql_backend import MysqlBackend
@@ -48,6 +49,10 @@ class Replicated:
         """Make the replica unfit for chunks; return the reason that is expected."""
         raise NotImplementedError
 
+    def stop(self) -> None:
+        """Stop the replica."""
+        raise NotImplementedError
+
 
 class ReplicatedPostgres(Replicated):
     def __init__(self, backend: PostgresBackend, standby: EmbeddedPostgres) -> None:
@@ -68,6 +73,9 @@ class ReplicatedPostgres(Replicated):
     def make_unfit(self) -> str:
         Database(self._standby, "postgres").rows("SELECT pg_promote()")
         return "is not a standby, so chunks cannot be read there"
+
+    def stop(self) -> None:
+        self._standby.stop()
 
 
 class ReplicatedMysql(Replicated):
@@ -91,6 +99,9 @@ class ReplicatedMysql(Replicated):
     def make_unfit(self) -> str:
         self._replica.run("SET GLOBAL read_only = OFF")
         return "it accepts writes of its own"
+
+    def stop(self) -> None:
+        self._replica.stop()
 
 
 @contextmanager
@@ -145,3 +156,10 @@ def test_chunks_from_replica_equal_source(replicated: Replicated, tmp_path: Path
     assert why in lake.dumps()[1]["error"]
     (check,) = [check for check in source.preflight() if check.check == "replica"]
     assert not check.ok and why in check.detail
+
+    replicated.stop()
+    lake.dump(T)
+    script.run(["insert 33 d"])
+    lake.capture(source, until=Until(seconds=5))
+    assert [dump["state"] for dump in lake.dumps()] == ["done", "failed", "running"]
+    assert "c 33 d" in event_lines(lake.reconciled()[0], T)

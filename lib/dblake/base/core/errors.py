@@ -136,6 +136,10 @@ class TableUnreadable(SourceError):
     """The rows of one table cannot be read, those of others can: a damaged page, a revoked privilege."""
 
 
+class ReplicaLags(TableUnreadable):
+    """The replica that chunks come from cannot supply them now; it does not count as a failure of the table."""
+
+
 class TableLocked(TableUnreadable):
     """Another session holds a lock on the table; it can be read once that is released."""
 

@@ -90,7 +90,7 @@ class DumpRunner:
         try:
             while not self._closed.is_set():
                 stopping = self._stop.is_set()
-                part = self._schedule.next_range(stopping=stopping or self.is_paused)
+                part = self._schedule.next_range(stopping=stopping, is_paused=self.is_paused)
                 if part is not None:
                     reader.advance(part)
                 elif stopping and self._schedule.is_finished():

@@ -7,15 +7,18 @@ up the log that the database retains. A store that fails leaves the last limits 
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from dblake.base.core.errors import ProgressUnavailable
+from dblake.base.core.errors import ProgressUnavailable, UsageError
 from dblake.ingest.capture.documents import document_errors
 from dblake.ingest.capture.progress import ProgressStore
 
+MAX_MB_PER_SECOND = 1e6
+MAX_PAUSE_MINUTES = 7 * 24 * 60.0
 _LIMITS = "log/limits"
 _READ_SECONDS = 1.0
 """The maximum age of the limits that a running capture applies."""
@@ -44,11 +47,13 @@ def read_log_limits(store: ProgressStore) -> LogLimits:
 
 def throttle_log(store: ProgressStore, mb_per_second: float | None) -> LogLimits:
     """Limit a running and each later capture to a rate, None for no limit; return all limits in force."""
+    _require_number(mb_per_second)
     return _save(store, replace(read_log_limits(store), mb_per_second=mb_per_second))
 
 
 def pause_log(store: ProgressStore, minutes: float) -> LogLimits:
     """Stop reading the log for some minutes from now; return all limits in force."""
+    _require_number(minutes)
     until = (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat(timespec="seconds")
     return _save(store, replace(read_log_limits(store), paused_until=until))
 
@@ -56,6 +61,11 @@ def pause_log(store: ProgressStore, minutes: float) -> LogLimits:
 def resume_log(store: ProgressStore) -> LogLimits:
     """End a pause; return the limits that stay in force."""
     return _save(store, replace(read_log_limits(store), paused_until=None))
+
+
+def _require_number(value: float | None) -> None:
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"not a number: {value}", next_step="give a finite one")
 
 
 def _save(store: ProgressStore, limits: LogLimits) -> LogLimits:
@@ -70,7 +80,7 @@ class LogThrottle:
         self._store = store
         self._limits = LogLimits()
         self._read_at = float("-inf")
-        self._free_at = 0.0
+        self._owed, self._paid_at = 0.0, 0.0
 
     @property
     def paused_until(self) -> str | None:
@@ -79,14 +89,16 @@ class LogThrottle:
 
     def seconds_to_wait(self) -> float:
         """Return for how long the log must not be read; 0 if it may be."""
-        now = time.monotonic()
-        if now - self._read_at >= _READ_SECONDS:
+        if time.monotonic() - self._read_at >= _READ_SECONDS:
             with suppress(ProgressUnavailable):
                 self._limits = read_log_limits(self._store)
-            self._read_at = now
+            self._read_at = time.monotonic()
         if self._limits.paused_until is not None:
             return _READ_SECONDS
-        return max(0.0, self._free_at - now) if self._limits.mb_per_second else 0.0
+        if not self._limits.mb_per_second:
+            return 0.0
+        self._pay(self._limits.mb_per_second)
+        return self._owed / (self._limits.mb_per_second * _MB)
 
     def max_bytes(self, limit: int) -> int:
         """Return how many bytes one piece of log may have, at most ``limit``."""
@@ -97,4 +109,10 @@ class LogThrottle:
     def count(self, size: int) -> None:
         """Count the bytes of a piece that was read against the rate."""
         if rate := self._limits.mb_per_second:
-            self._free_at = max(self._free_at, time.monotonic()) + size / (rate * _MB)
+            self._pay(rate)
+            self._owed += size
+
+    def _pay(self, rate: float) -> None:
+        """Let the bytes pass that the rate has allowed since the last call."""
+        now = time.monotonic()
+        self._owed, self._paid_at = max(0.0, self._owed - (now - self._paid_at) * rate * _MB), now

@@ -109,6 +109,8 @@ class Loop:
     def run(self, until: Until) -> None:
         """Follow the log until ``until`` holds or capture is stopped; call once."""
         try:
+            self._throttle.seconds_to_wait()
+            self._dumps.is_paused = self._throttle.paused_until is not None
             self._dumps.start()
             self._follow(until)
             self._finish()

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from dblake.base.core.errors import TableLocked, TableUnreadable
+from dblake.base.core.errors import ReplicaLags, TableLocked, TableUnreadable
 from dblake.base.core.failpoints import failpoint
 from dblake.ingest.capture.dump_queue import paused_imports, pending_tasks, read_control, request_ids, save_progress
 from dblake.ingest.capture.dump_task import DumpControl, DumpTask, Key
@@ -58,16 +58,17 @@ class Schedule:
         self.is_idle = False
         self.is_reading = True
 
-    def next_range(self, *, stopping: bool) -> RangeReader | None:
+    def next_range(self, *, stopping: bool, is_paused: bool = False) -> RangeReader | None:
         """Return a range to read a chunk of, or None for now.
 
         The range belongs to the caller until it calls ``split``, ``add_chunk`` or ``fail``. With ``stopping`` no chunk
-        is started.
+        is started, and tables without pending chunks end; while ``is_paused`` no chunk is started, and they stay.
         """
         with self._lock:
             self._save_landed_chunks()
             self._finish_tables(stopping=stopping)
-            part = None if stopping or len(self._ranges) >= _MAX_PENDING_CHUNKS else self._pick_range()
+            is_held = stopping or is_paused or len(self._ranges) >= _MAX_PENDING_CHUNKS
+            part = None if is_held else self._pick_range()
             if part:
                 part.is_reading = True
             self.is_reading = self._is_any_reading()
@@ -112,13 +113,13 @@ class Schedule:
                 self._landed.put(landed)
 
     def put_off(self, part: RangeReader, error: TableUnreadable) -> None:
-        """Read the range's next chunk later, after other tables; fail its dump after several errors but locks."""
+        """Read the range's next chunk later, after other tables; fail its dump after several errors of the table."""
         with self._lock:
             part.is_reading, dump = False, part.dump
-            is_locked = isinstance(error, TableLocked)
-            if not is_locked or dump.put_off_for != error.what:
+            passes = isinstance(error, (TableLocked, ReplicaLags))
+            if not passes or dump.put_off_for != error.what:
                 logger.warning("dump %s is put off: %s", dump.task.id, error.what)
-            dump.put_off_for, dump.failures = error.what, dump.failures + (not is_locked)
+            dump.put_off_for, dump.failures = error.what, dump.failures + (not passes)
             if dump.failures >= _MAX_FAILURES:
                 self._fail(dump, error.what)
             dump.resumes_at = time.monotonic() + min(0.2 * 2**dump.failures, _MAX_PUT_OFF_SECONDS)

@@ -8,18 +8,19 @@ watermark, and nothing after the high one (DBLog, section 3.2). What makes a rep
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
 import pyarrow as pa
 
-from dblake.base.core.errors import DblakeError, TableUnreadable
+from dblake.base.core.errors import DblakeError, ReplicaLags, SourceError, TableUnreadable, Unsupported
 from dblake.base.core.schema import TableSchema
 from dblake.base.core.source import Check, ChunkRead, ChunkReader, ChunkRequest
 
-_WAIT_SECONDS = 60.0
-"""How far the replica may lag behind: then the table's dump is put off."""
+_WAIT_SECONDS = 3.0
+"""How long a chunk waits for the replica. Then other tables have their turn, and a stop is noticed."""
 _POLL_SECONDS = 0.01
 
 
@@ -47,31 +48,48 @@ class ReplicaChunkReader:
         return self._primary.read_mark(reader)
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
-        return self._replica.split_points(table, parts, rows)
+        # It samples; and the replica may not have the table yet, or its key.
+        return self._primary.split_points(table, parts, rows)
 
     def read(self, request: ChunkRequest, deliver: Callable[[pa.BinaryArray, TableSchema], None]) -> ChunkRead:
         if request.rows is not None:
             return self._primary.read(request, deliver)
-        self._wait_for_low(request)
-        # A standby's snapshot has no list of the transactions that it does not show, and needs none: its order of
-        # commits is that of the log.
-        return replace(self._replica.read(request, deliver), snapshot=None)
+        with self._replica_errors(request.table):
+            self._wait_for_low(request)
+            # A standby's snapshot has no list of the transactions that it does not show, and needs none: its order of
+            # commits is that of the log.
+            return replace(self._replica.read(request, deliver), snapshot=None)
 
     def _wait_for_low(self, request: ChunkRequest) -> None:
         deadline = time.monotonic() + _WAIT_SECONDS
         while self._replica.read_mark(request.reader) != request.low:
             if time.monotonic() > deadline:
-                raise TableUnreadable(
-                    f"table {request.table}: the replica at {self._address} has not received a watermark for"
-                    f" {_WAIT_SECONDS:.0f} s",
+                raise ReplicaLags(
+                    f"table {request.table}: the replica at {self._address} has not received the chunk's watermark",
                     next_step="check that it replicates source.host and how far it lags, or remove source.replica",
                 )
             time.sleep(_POLL_SECONDS)
 
+    @contextmanager
+    def _replica_errors(self, table: str) -> Iterator[None]:
+        """Put the table off if the replica fails, whatever the error: the log must not depend on it."""
+        try:
+            yield
+        except (Unsupported, TableUnreadable):
+            raise
+        except SourceError as error:
+            self._close_replica()
+            raise ReplicaLags(
+                f"table {table}: the replica at {self._address} fails: {error.what}", next_step=error.next_step
+            ) from error
+
+    def _close_replica(self) -> None:
+        if (replica := self.__dict__.pop("_replica", None)) is not None:
+            replica.close()
+
     def close(self) -> None:
         self._primary.close()
-        if "_replica" in self.__dict__:
-            self._replica.close()
+        self._close_replica()
 
 
 def check_replica_fits(require_fit: Callable[[], None]) -> Check:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dblake.base.core.errors import ExitCode, SourceError
+from dblake.base.core.errors import ExitCode, SourceError, UsageError
 from dblake.ingest.capture.file_progress import FileProgress
 from dblake.ingest.capture.log_limits import (
     LogLimits,
@@ -63,6 +63,10 @@ def test_throttle_spreads_pieces_over_time(tmp_path: Path, monkeypatch: pytest.M
     throttle.count(500_000)
     now += 0.3
     assert throttle.seconds_to_wait() == pytest.approx(0.2)
+    throttle_log(store, 100.0)
+    now += 1.0
+    throttle.count(100_000_000)
+    assert throttle.seconds_to_wait() == 1.0
     throttle_log(store, None)
     now += 1.0
     assert (throttle.seconds_to_wait(), throttle.max_bytes(8_000_000)) == (0.0, 8_000_000)
@@ -74,3 +78,12 @@ def test_limits_are_set_beside_each_other(tmp_path: Path) -> None:
     paused = pause_log(store, 10)
     assert paused.mb_per_second == 5.0 and paused.paused_until is not None
     assert resume_log(store) == LogLimits(mb_per_second=5.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_limit_that_is_no_number_is_rejected(tmp_path: Path, value: float) -> None:
+    store = FileProgress(tmp_path)
+    for set_limit in (throttle_log, pause_log):
+        with pytest.raises(UsageError, match="not a number"):
+            set_limit(store, value)
+    assert read_log_limits(store) == LogLimits()

@@ -15,7 +15,7 @@ from dblake.ingest.source.mysql.settings import MysqlSettings
 
 _VARIABLES = (
     "read_only", "replica_parallel_workers", "slave_parallel_workers", "slave_parallel_threads",
-    "replica_preserve_commit_order", "slave_preserve_commit_order", "gtid_slave_pos",
+    "replica_preserve_commit_order", "slave_preserve_commit_order", "gtid_slave_pos", "binlog_order_commits",
 )
 _SHOW_REPLICA = ServerVersion("mysql", (8, 0, 22))
 _FILTERS = ("replicate_do_", "replicate_ignore_", "replicate_wild_", "replicate_rewrite_")
@@ -49,6 +49,8 @@ def _find_fault(cur: Cursor, replica: MysqlSettings, variables: dict[str, str]) 
         order = variables.get("replica_preserve_commit_order", variables.get("slave_preserve_commit_order", "OFF"))
         if workers not in ("0", "1") and order not in ("ON", "1"):
             return "it commits in another order than its primary", "SET GLOBAL replica_preserve_commit_order = ON there"
+        if variables.get("binlog_order_commits") not in ("ON", "1"):
+            return "its commits show in another order than logged", "SET GLOBAL binlog_order_commits = ON there"
         return None
     # MariaDB commits in order within a domain only.
     domains = {gtid.split("-")[0] for gtid in variables.get("gtid_slave_pos", "").split(",") if gtid}

@@ -84,11 +84,13 @@ class Relations:
     def _note_partition(self, relation: Relation) -> None:
         """Note the relation if it is a partition: the log describes it for its first row, directly after its root.
 
-        A TRUNCATE of a root and another table describes both in this order, too: the catalog then lacks a partition
-        that never was, and the root is dumped without need.
+        Another table with the columns of the root may follow it, after a TRUNCATE of both. Then the root is dumped
+        without need.
         """
         root, self._described = self._described, relation
         if root is None or not self._table_filter(root.schema_name, root.table_name):
+            return
+        if {c.name for c in root.columns} != {c.name for c in relation.columns}:
             return
         self._cursor.execute("SELECT FROM pg_class WHERE oid = %s AND relkind = 'p'", (root.oid,))
         if self._cursor.rowcount:

@@ -6,8 +6,10 @@ Place: behind ``source.replica``. That a chunk has its low watermark is left to 
 from __future__ import annotations
 
 from dblake.base.core.errors import Unsupported
+from dblake.base.core.names import abbreviated
 from dblake.base.core.source import ServerIdentity
-from dblake.ingest.source.postgres import timeline
+from dblake.ingest.source.postgres import catalog, timeline
+from dblake.ingest.source.postgres.collations import read_changed_collations
 from dblake.ingest.source.postgres.connection import open_cursor
 from dblake.ingest.source.postgres.settings import PostgresSettings
 
@@ -19,6 +21,8 @@ def require_standby(replica: PostgresSettings, primary: ServerIdentity) -> None:
     with open_cursor(replica, purpose="replica") as cur:
         cur.execute("SELECT pg_is_in_recovery()")
         (is_standby,) = cur.fetchone()
+        tables = catalog.captured_tables(cur, replica.table_filter, replica.watermark_schema)
+        changed = read_changed_collations(cur, cur.connection.server_version, [table.oid for table in tables])
     address = f"{replica.host}:{replica.port}"
     if not is_standby:
         raise Unsupported(
@@ -29,4 +33,11 @@ def require_standby(replica: PostgresSettings, primary: ServerIdentity) -> None:
         raise Unsupported(
             f"source {replica.name}: the standby at {address} is another primary's, so chunks cannot be read there",
             next_step=_NEXT_STEP,
+        )
+    if changed:
+        names = {table.oid: table.schema.table for table in tables}
+        raise Unsupported(
+            f"source {replica.name}: a chunk from the standby at {address} may lack rows, because its collations have"
+            f" other versions than the keys of {abbreviated(sorted({names[each.table] for each in changed}))}",
+            next_step="give it the primary's versions of glibc and ICU, or remove source.replica",
         )
