@@ -31,7 +31,7 @@ def _load(folder: Path, outputs: object) -> Config:
 def test_documented_outputs_can_be_constructed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (_HOME / "docs" / "outputs.md").read_text(encoding="utf-8")
     snippets = re.findall(r"```yaml\n(outputs:.*?)```", page, re.DOTALL)
-    assert len(snippets) == 5
+    assert len(snippets) == 6
     made = []
     for snippet in snippets:
         for name in re.findall(r"\$\{env:(\w+)\}", snippet):
@@ -43,7 +43,8 @@ def test_documented_outputs_can_be_constructed(tmp_path: Path, monkeypatch: pyte
             made.append((type(make_output(output.kind, context, output.own_settings())).__name__, sorted(secrets)))
     assert made == [
         ("SqlOutput", ["password"]), ("KafkaOutput", []), ("HttpOutput", ["headers.Authorization"]),
-        ("KafkaOutput", ["settings.sasl.password"]), ("KafkaOutput", []), ("SearchIndex", []), ("ActivityLog", []),
+        ("KafkaOutput", []), ("KafkaOutput", ["settings.sasl.password"]), ("KafkaOutput", []), ("SearchIndex", []),
+        ("ActivityLog", []),
     ]
 
 
