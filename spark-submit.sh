@@ -14,7 +14,7 @@
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
 #   ./spark-submit.sh tests --components   other readers of Iceberg tables, installed on first use
 #   ./spark-submit.sh tests --pythons      unit tests on the other versions of Python that this machine has
-#   ./spark-submit.sh tests --matrix       the conformance suite on every version of a database; takes an hour
+#   ./spark-submit.sh tests --matrix       the conformance suite on every version of a database; minutes for each
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
 #   ./spark-submit.sh airflow [options]    try the DAGs in a real Airflow, installed on first use; see --help
 #   ./spark-submit.sh trial NAME [options] try an application under capture: migrations, tpcc; see --help
