@@ -28,7 +28,7 @@ class ReconcileConfig(Section):
 class StateConfig(Section):
     """How state folds events into its tables."""
 
-    parallel: int = Field(4, ge=1, le=64, description="Tables merged concurrently in process; tasks of Spark have its settings.")
+    parallel: int = Field(4, ge=1, le=64, description="Tables merged concurrently, unless Spark does it.")
     batches_per_step: int = Field(
         1000, ge=1, description="Maximum landing batches folded per step: larger is cheaper, smaller is fresher."
     )
