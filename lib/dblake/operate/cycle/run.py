@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from dblake.base.core.errors import DblakeError
 from dblake.base.lake.layout import Paths
-from dblake.base.lake.log import TableVersion
 from dblake.base.lake.tables import has_table
 from dblake.config import Config
 from dblake.ingest.capture.lease import Lease, require_lease
@@ -32,7 +31,7 @@ from dblake.operate.verification.run import compare_landed
 from dblake.transform.reconcile.pending import reconciled_batch
 from dblake.transform.spark.session import Session, is_running
 from dblake.transform.state.pending import folded_batch
-from dblake.transform.state.run import TableResult, require_success, run_state
+from dblake.transform.state.run import FoldedVersions, TableResult, require_success, run_state
 
 if TYPE_CHECKING:
     from dblake.operate.quality.report import QualityReport
@@ -182,29 +181,32 @@ class Cycle:
 
     def _fold_changes(self) -> Callable[[threading.Event], None]:
         """Return a function that folds what is new since its last call, at most once in ``state.interval_seconds``."""
-        interval, fold_at, folded = self._config.state.interval_seconds, 0.0, None
-        events = TableVersion(self._paths.events)
+        interval, fold_at, seen = self._config.state.interval_seconds, 0.0, None
+        versions = FoldedVersions(self._paths)
 
         def fold(ended: threading.Event) -> None:
-            nonlocal fold_at, folded
+            nonlocal fold_at, seen
             if time.monotonic() < fold_at:
                 return
-            version = events.read()
-            if version != folded:
-                self._fold_again(ended)
-                folded, fold_at = version, time.monotonic() + interval
+            now = versions.read()
+            if now != seen:
+                had_work = self._fold_again(ended)
+                # Most micro-batches change the ledger alone after their events are folded: new events do not wait then.
+                seen, fold_at = now, time.monotonic() + interval if had_work else fold_at
 
         return fold
 
-    def _fold_again(self, ended: threading.Event) -> None:
+    def _fold_again(self, ended: threading.Event) -> bool:
+        """Fold what is new; return False if there was nothing."""
+        result = CycleResult()
         try:
-            result = CycleResult()
             self.fold(result, ended)
             require_success(result.tables)
         except DblakeError as error:
             if error.retryable:
                 raise
             # Each table's error was logged where it occurred.
+        return bool(result.steps)
 
     def _keep_up(self, _: threading.Event) -> None:
         for step in (lambda result: self.check(result, retry=False), self.maintain):

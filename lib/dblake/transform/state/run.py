@@ -99,17 +99,31 @@ def require_success(results: Sequence[TableResult]) -> None:
                          next_step=errors[0].next_step)
 
 
+class FoldedVersions:
+    """The versions of the tables that a fold reads, by which a caller sees if there may be something to fold.
+
+    Reconcile commits a batch's events before its windows, which tell that a dump has ended: both count.
+    """
+
+    def __init__(self, paths: Paths) -> None:
+        self._tables = TableVersion(paths.events), TableVersion(paths.windows)
+
+    def read(self) -> tuple[int | None, ...]:
+        """Return the versions of events and windows, None for a table that is not there."""
+        return tuple(table.read() for table in self._tables)
+
+
 def run_continuously(
     stop: threading.Event, paths: Paths, fold: Callable[[], list[TableResult]], interval: float
 ) -> None:
-    """Fold whenever the events table has changed, until ``stop`` is set.
+    """Fold whenever events or windows have changed, until ``stop`` is set.
 
     A table that cannot take its events is logged, and tried again with the next ones.
     """
-    seen: int | None = None
-    events = TableVersion(paths.events)
+    seen = None
+    versions = FoldedVersions(paths)
     while not stop.is_set():
-        now = events.read()
+        now = versions.read()
         if now != seen:
             fold()
             seen = now

@@ -32,7 +32,7 @@ from dblake.serve.iceberg.publisher import published_name
 from dblake.transform.reconcile.pending import reconciled_batch
 from dblake.transform.reconcile.stream import reconcile_once
 from dblake.transform.state.pending import folded_batch
-from dblake.transform.state.run import run_state
+from dblake.transform.state.run import TableResult, run_continuously, run_state
 from pipelines.iceberg import open_publisher
 from tests.support.landed import Change, land
 from tests.support.leases import RevocableLease
@@ -273,6 +273,52 @@ def test_continuous_run_delivers_events_while_state_folds(paths: Paths, tmp_path
         finally:
             stop.set()
         assert running.result() == 5
+
+
+class CountingCycle(Cycle):
+    """A cycle that counts the folds of its thread, and sets an event with each."""
+
+    def __init__(self, paths: Paths, interval: float = 0) -> None:
+        plain = configuration(paths)
+        state = plain.state.model_copy(update={"interval_seconds": interval})
+        super().__init__(plain.model_copy(update={"state": state}), no_spark)
+        self.folds, self.has_folded = 0, threading.Event()
+
+    def fold(self, result: CycleResult, stop: threading.Event | None = None) -> None:
+        super().fold(result, stop)
+        self.folds += 1
+        self.has_folded.set()
+
+
+def test_fold_thread_folds_again_after_windows_alone(paths: Paths) -> None:
+    """Reconcile commits the windows that close a dump after the events of the same micro-batch."""
+    cycle = CountingCycle(paths, interval=3600)
+    fold = cycle._fold_changes()
+    folds = []
+    for table in (None, paths.windows, None, paths.events, None):
+        if table:
+            record_batch(table, "test", int(time.time() * 1000))
+        fold(threading.Event())
+        folds.append(cycle.folds)
+    assert folds == [1, 2, 2, 3, 3], "and a fold without work delays no later one"
+
+
+def test_state_folds_again_after_windows_alone(paths: Paths) -> None:
+    stop, folds = threading.Event(), []
+
+    def fold() -> list[TableResult]:
+        folds.append(1)
+        record_batch(paths.windows, "test", 1)
+        if len(folds) == 2:
+            stop.set()
+        return []
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_continuously, stop, paths, fold, 0.1)
+        has_ended = stop.wait(20)
+        stop.set()
+        running.result(20)
+    assert has_ended
 
 
 def test_cycle_starts_spark_for_check_that_is_due(paths: Paths) -> None:
