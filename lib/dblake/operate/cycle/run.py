@@ -154,8 +154,8 @@ class Cycle:
             return 0
         from dblake.transform.reconcile.stream import ReconcileRun, cancel_late_jobs, poll_pause
 
-        upkeep = _Beside("upkeep", lease, self._keep_up, _UPKEEP_SECONDS, self.session)
-        folding = _Beside("fold", lease, self._fold_changes(), poll_pause(self._paths))
+        upkeep = _Beside("upkeep", stop, lease, self._keep_up, _UPKEEP_SECONDS, self.session)
+        folding = _Beside("fold", stop, lease, self._fold_changes(), poll_pause(self._paths))
         publishing = self._publisher.publishing(lease.held) if self._publisher else nullcontext()
         with cancel_late_jobs(stop, _FINISH_SECONDS), publishing, upkeep, folding:
             run = ReconcileRun(self.session, self._paths, self._config.reconcile.max_bytes_per_trigger)
@@ -224,30 +224,42 @@ class Cycle:
         return not stop.is_set()
 
 
+class _Ended(threading.Event):
+    """Is set at the end of a block, or counts as set once ``stop`` is."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._stop.is_set()
+
+
 class _Beside:
-    """A thread of a continuous run that repeats a step while the lease is held, until the block ends."""
+    """A thread of a continuous run that repeats a step while the lease is held, until ``stop`` or the block's end."""
 
     def __init__(
-        self, name: str, lease: Lease, step: Callable[[threading.Event], None], pause: float,
+        self, name: str, stop: threading.Event, lease: Lease, step: Callable[[threading.Event], None], pause: float,
         canceled: Session | None = None,
     ) -> None:
-        """``step`` receives the event that is set at the end of the block.
+        """``step`` receives an event that is set once it should end.
 
         With a session in ``canceled``, its jobs are canceled then: for steps that have changed nothing before they end,
-        or are safe to kill. Any other step is waited for.
+        or are safe to kill. Any other step is waited for; not for long if the block ends with an error, because the
+        next run completes a step that is killed.
         """
         self._lease, self._step, self._pause, self._canceled = lease, step, pause, canceled
-        self._ended = threading.Event()
+        self._ended = _Ended(stop)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._ended.set()
         if self._canceled is None:
-            self._thread.join()
+            self._thread.join(_FINISH_SECONDS if kind else None)
             return
         if is_running():
             self._canceled().sparkContext.cancelAllJobs()

@@ -24,6 +24,7 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application, holds_little, record_batch
 from dblake.config import Config
 from dblake.config.iceberg import IcebergConfig
+from dblake.operate.cycle import run as cycle_run
 from dblake.operate.cycle.due import is_check_due, is_maintenance_due
 from dblake.operate.cycle.run import JOB, Cycle, CycleResult
 from dblake.operate.maintenance.run import last_maintained
@@ -319,6 +320,40 @@ def test_state_folds_again_after_windows_alone(paths: Paths) -> None:
         stop.set()
         running.result(20)
     assert has_ended
+
+
+def test_stop_begins_no_fold_and_ends_one(tmp_path: Path) -> None:
+    """Also while the thread that reconciles is inside a micro-batch."""
+    stop, has_begun, seen = threading.Event(), threading.Event(), list[bool]()
+
+    def fold(ended: threading.Event) -> None:
+        has_begun.set()
+        stop.wait(20)
+        seen.append(ended.is_set())
+
+    lease = RevocableLease(tmp_path / "progress", "shop", JOB)
+    with lease, cycle_run._Beside("fold", stop, lease, fold, 0):
+        assert has_begun.wait(20)
+        stop.set()
+        time.sleep(0.3)
+        assert seen == [True]
+
+
+def test_error_waits_shortly_for_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cycle_run, "_FINISH_SECONDS", 0.1)
+    release, has_ended = threading.Event(), threading.Event()
+
+    def fold(_: threading.Event) -> None:
+        release.wait(20)
+        has_ended.set()
+
+    try:
+        lease = RevocableLease(tmp_path / "progress", "shop", JOB)
+        with pytest.raises(Fenced), lease, cycle_run._Beside("fold", threading.Event(), lease, fold, 0):
+            raise Fenced("lost")
+        assert not has_ended.is_set()
+    finally:
+        release.set()
 
 
 def test_cycle_starts_spark_for_check_that_is_due(paths: Paths) -> None:
