@@ -102,7 +102,7 @@ def require_success(results: Sequence[TableResult]) -> None:
 class FoldedVersions:
     """The versions of the tables that a fold reads, by which a caller sees if there may be something to fold.
 
-    Reconcile commits a batch's events before its windows, which tell that a dump has ended: both count.
+    Reconcile commits a batch's events before its windows, which show that a dump has ended: both count.
     """
 
     def __init__(self, paths: Paths) -> None:
