@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog
@@ -55,6 +56,7 @@ _KEPT_SNAPSHOTS = 100
 """Each commit of the catalog writes the list of all snapshots; twice as many are allowed before the oldest go."""
 _ATTEMPTS = 8
 _PAUSE_SECONDS = 0.2
+Result = TypeVar("Result")
 _PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
 
 
@@ -87,11 +89,16 @@ def publish(catalog: Catalog, target: PublishedTable) -> bool:
 
     Raises ConfigError for an Iceberg table that publishes something else, TableUnavailable if other commits prevail.
     """
+    return _retry(target, lambda: _publish_once(catalog, target))
+
+
+def _retry(target: PublishedTable, change: Callable[[], Result | None]) -> Result:
+    """Return what a change returns, which is decided again as long as that is None, or another commit came before."""
     for attempt in range(_ATTEMPTS):
         try:
-            changed = _publish_once(catalog, target)
-            if changed is not None:
-                return changed
+            done = change()
+            if done is not None:
+                return done
         except (CommitFailedException, CommitStateUnknownException, ValidationException, TableAlreadyExistsError):
             time.sleep(_PAUSE_SECONDS * attempt)
     raise TableUnavailable(
@@ -168,8 +175,12 @@ def expire(catalog: Catalog, target: PublishedTable, before_milliseconds: int) -
     """Expire snapshots that name files which may have left the Delta table before a time; return their number.
 
     The newest snapshot stays: ``publish`` first. Manifests go with the last snapshot that has them; data files are left
-    to Delta.
+    to Delta. Raises TableUnavailable if other commits prevail.
     """
+    return _retry(target, lambda: _expire_before(catalog, target, before_milliseconds))
+
+
+def _expire_before(catalog: Catalog, target: PublishedTable, before_milliseconds: int) -> int:
     table = catalog.load_table(target.identifier)
     newest = table.current_snapshot()
     old = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from bisect import bisect_right
@@ -151,6 +152,36 @@ def test_vacuum_leaves_no_snapshot_without_files(tmp_path: Path) -> None:
         assert lake.published(snapshot.snapshot_id) == lake.expected()
     named = {snapshot.manifest_list for snapshot in lake.iceberg.snapshots()}
     assert {f"file://{path}" for path in (tmp_path / "iceberg").rglob("snap-*.avro")} == named
+
+
+@pytest.mark.parametrize("interfered", [range(1, 2), range(99)], ids=["once", "always"])
+def test_expiry_that_loses_to_a_commit_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interfered: range
+) -> None:
+    """Another job publishes after a commit has loaded the table: its own snapshot stays."""
+    lake, other = Published(tmp_path), catalog_in(tmp_path)
+    for batch in (1, 2):
+        lake.merge(to_arrow(creates(batch, range(3))), batch)
+        lake.publish()
+    load, loads = lake.catalog.load_table, itertools.count()
+
+    def load_and_fall_behind(name: tuple[str, str]) -> Table:
+        table = load(name)
+        # A commit loads the table again.
+        if (number := next(loads)) in interfered:
+            lake.merge(to_arrow(creates(3 + number, range(3))), 3 + number)
+            publish(other, lake.target)
+        return table
+
+    monkeypatch.setattr(lake.catalog, "load_table", load_and_fall_behind)
+    monkeypatch.setattr(dblake.serve.iceberg.table, "_ATTEMPTS", 2)
+    now = int(datetime.now(UTC).timestamp() * 1000) + 600_000
+    if len(interfered) == 1:
+        assert expire(lake.catalog, lake.target, now) == 2
+        assert len(lake.iceberg.snapshots()) == 1 and lake.published() == lake.expected()
+    else:
+        with pytest.raises(TableUnavailable, match="was changed by other jobs each time"):
+            expire(lake.catalog, lake.target, now)
 
 
 def test_only_newest_snapshots_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
