@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dblake.base.core.errors import CatalogUnavailable, DblakeError, TableUnavailable
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.names import split_qualified
 from dblake.base.core.progress import stage
@@ -81,7 +82,8 @@ def maintain(
     """Maintain all existing tables of a source, ``parallel`` at a time; return one result per table.
 
     ``first_needed`` returns the oldest landing batch that something outside the lake needs, None without one.
-    Records the time, which ``last_maintained`` returns.
+    Records the time, which ``last_maintained`` returns. Raises at the end CatalogUnavailable, or TableUnavailable, of
+    the first table whose old files stay because another catalog that has them did not answer.
     """
     run = Maintenance(spark, paths, settings, first_needed, before_vacuum)
     tasks = run.tasks()
@@ -93,9 +95,11 @@ def maintain(
             future.add_done_callback(lambda _: progress.advance())
         results = [future.result() for future in futures]
     if has_table(paths.schemas):
-        if run.is_vacuum_due:
+        if run.is_vacuum_due and not run.unprepared:
             record_batch(paths.schemas, Application.vacuum(paths.source), int(time.time()))
         record_batch(paths.schemas, Application.maintenance(paths.source), int(time.time()))
+    if run.unprepared:
+        raise run.unprepared[0]
     return results
 
 
@@ -132,6 +136,8 @@ class Maintenance:
         vacuumed = _last_run(paths, Application.vacuum(paths.source))
         self.is_vacuum_due = vacuumed is None or vacuumed <= self._now - _VACUUM_INTERVAL
         """Whether this run removes old files."""
+        self.unprepared: list[DblakeError] = []
+        """Why old files of tables stay: what ``before_vacuum`` raised."""
 
     @property
     def spark(self) -> SparkSession:
@@ -192,16 +198,27 @@ class Maintenance:
             else:
                 compact_files(path, small_bytes)
             failpoint("maintain.compacted")
-        if self.is_vacuum_due:
-            hours = max(self._settings.vacuum_hours, math.ceil(unread_hours))
-            if published is not None and self._before_vacuum is not None:
-                self._before_vacuum(published, hours)
+        hours = max(self._settings.vacuum_hours, math.ceil(unread_hours))
+        has_vacuumed = self.is_vacuum_due and self._prepare_vacuum(published, hours)
+        if has_vacuumed:
             vacuum(lambda: self.spark, path, hours)
         clean_log(path, keep_hours=max(log_hours, unread_hours), keep_from=log_from)
-        result = MaintenanceResult(name, len(sizes_before), len(_file_sizes(path)), deleted, self.is_vacuum_due)
+        result = MaintenanceResult(name, len(sizes_before), len(_file_sizes(path)), deleted, has_vacuumed)
         logger.info("%s: %d files before, %d after, %d rows deleted%s", name, result.files_before, result.files_after,
                     deleted, ", old files removed" if result.vacuumed else "")
         return result
+
+    def _prepare_vacuum(self, published: str | None, hours: float) -> bool:
+        """Return False if a catalog may still name files that would be removed: they stay until the next run."""
+        if published is None or self._before_vacuum is None:
+            return True
+        try:
+            self._before_vacuum(published, hours)
+        except (CatalogUnavailable, TableUnavailable) as error:
+            logger.error("%s: old files stay: %s", published, error)  # noqa: TRY400 - a traceback may hold values
+            self.unprepared.append(error)
+            return False
+        return True
 
     def _expire(self, find_old: Callable[[], str | None]) -> Callable[[str], int]:
         """Return a function that deletes the rows of a table which a condition names, once a day."""

@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from dblake.base.core.errors import Fenced
+from dblake.base.core.errors import CatalogUnavailable, Fenced
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.secret import Reference
@@ -27,7 +27,8 @@ from dblake.config.iceberg import IcebergConfig
 from dblake.operate.cycle import run as cycle_run
 from dblake.operate.cycle.due import is_check_due, is_maintenance_due
 from dblake.operate.cycle.run import JOB, Cycle, CycleResult
-from dblake.operate.maintenance.run import last_maintained
+from dblake.operate.maintenance import run as maintenance_run
+from dblake.operate.maintenance.run import MaintenanceResult, last_maintained, maintain
 from dblake.operate.quality.pending import has_unchecked_data, read_latest_check, read_passed_bounds
 from dblake.serve.iceberg.publisher import published_name
 from dblake.transform.reconcile.pending import reconciled_batch
@@ -212,6 +213,29 @@ def test_cycle_publishes_iceberg_tables(paths: Paths, tmp_path: Path) -> None:
         table = load_catalog("default", **config.iceberg.read_catalog()).load_table(f"shop.{published_name(T.table)}")
         found.append(table.scan().to_arrow().num_rows)
     assert found == [2, 3]
+
+
+def test_catalog_outage_skips_vacuum_of_its_tables_alone(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is recorded and raises at the end; the old files go with the next run."""
+    vacuumed, is_away = list[str](), True
+
+    def prepare(table: str, hours: float) -> None:
+        if is_away and table == T.table:
+            raise CatalogUnavailable("away")
+
+    def run() -> list[MaintenanceResult]:
+        return maintain(no_spark, paths, configuration(paths).maintain, before_vacuum=prepare)
+
+    monkeypatch.setattr(maintenance_run, "vacuum", lambda _session, path, _hours: vacuumed.append(path))
+    state = paths.state("public", "t")
+    with pytest.raises(CatalogUnavailable, match="away"):
+        run()
+    assert last_maintained(paths) is not None and not is_maintenance_due(paths, 3600)
+    assert paths.events in vacuumed and state not in vacuumed
+    is_away = False
+    assert [one.table for one in run() if one.vacuumed] and state in vacuumed
 
 
 def test_continuous_run_works_only_while_it_leads(paths: Paths, tmp_path: Path) -> None:
