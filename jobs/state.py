@@ -59,9 +59,12 @@ def state(config: Config, mode: str, interval: float | None) -> None:
             results = fold()
             print_tables(results)
             compare_landed(paths)
-            if publisher:
-                publisher.publish_changed()
-            require_success(results)
+            try:
+                if publisher:
+                    publisher.publish_changed()
+            finally:
+                # A table that stays behind needs an operator; a catalog is tried again by the next run.
+                require_success(results)
         else:
             with stop_requested() as stop, publisher.publishing() if publisher else nullcontext():
                 pause = config.state.interval_seconds if interval is None else interval

@@ -83,9 +83,12 @@ class Cycle:
         """
         self.reconcile(result)
         self.fold(result)
-        if self._publisher:
-            self._publisher.publish_changed()
-        require_success(result.tables)
+        try:
+            if self._publisher:
+                self._publisher.publish_changed()
+        finally:
+            # A table that stays behind needs an operator; a catalog is tried again by the next run.
+            require_success(result.tables)
         self.check(result, retry=True)
         self.maintain(result)
 

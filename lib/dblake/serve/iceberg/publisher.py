@@ -61,13 +61,16 @@ class Publisher:
             return []
         version, frontier = table.version(), read_frontier(self._paths)
         before = self._read_published() if self._published is None else self._published
-        changed = [name for name, at in frontier.versions.items() if before.get(name) != at]
-        if not changed:
-            self._published = frontier.versions
-            return []
-        done = self.publish([*changed, EVENTS] if self._has_events else changed, frontier)
-        record_batch(self._paths.frontier, self._application, version)
-        self._published = frontier.versions
+        now = dict(frontier.versions)
+        if self._has_events and (events := find_table(self._paths.events)):
+            now[EVENTS] = events.version()
+        changed = [name for name, at in now.items() if before.get(name) != at]
+        done = self.publish(changed, frontier) if changed else []
+        if EVENTS in changed:
+            record_batch(self._paths.frontier, self._application_of_events, now[EVENTS])
+        if {*changed} - {EVENTS}:
+            record_batch(self._paths.frontier, self._application, version)
+        self._published = now
         return done
 
     @contextmanager
@@ -97,14 +100,28 @@ class Publisher:
             thread.join(_FINISH_SECONDS)
 
     def publish(self, tables: list[str], frontier: Frontier | None = None) -> list[str]:
-        """Publish tables, whether they are known to have changed or not; return those that had."""
+        """Publish tables, whether they are known to have changed or not; return those that had.
+
+        Raises the first table's error once all others are published.
+        """
         targets = self._targets(frontier or read_frontier(self._paths))
         began = time.monotonic()
         # Tables are maintained in several threads, beside the one that publishes.
-        with self._lock, self._named_faults():
-            changed = [name for name in tables if publish(self._catalog, targets[name])]
+        changed, errors = list[str](), list[Exception]()
+        with self._lock:
+            with self._named_faults():
+                catalog = self._catalog
+            for name in tables:
+                try:
+                    with self._named_faults():
+                        if publish(catalog, targets[name]):
+                            changed.append(name)
+                except Exception as error:  # noqa: BLE001 - raised below: the other tables do not wait for this one
+                    errors.append(error)
         if changed:
             logger.info("%d Iceberg table(s) published in %.1f s", len(changed), time.monotonic() - began)
+        if errors:
+            raise errors[0]
         return changed
 
     def prepare_vacuum(self, table: str, hours: float) -> None:
@@ -146,6 +163,11 @@ class Publisher:
         return self._opened
 
     @property
+    def _application_of_events(self) -> str:
+        """The transaction identifier with the version of events that was published there."""
+        return f"{self._application}/{EVENTS}"
+
+    @property
     def _application(self) -> str:
         """The transaction identifier of this catalog and namespace: another one begins with all tables."""
         where = [self._namespace, *(self._properties.get(key, "") for key in ("name", "type", "uri", "warehouse"))]
@@ -154,10 +176,11 @@ class Publisher:
     def _read_published(self) -> Mapping[str, int]:
         """Return the versions that the newest complete run has published; none if that cannot be read any more."""
         version = newest_batch(self._paths.frontier, self._application)
+        events = {EVENTS: newest_batch(self._paths.frontier, self._application_of_events) or -1}
         try:
-            return read_frontier(self._paths, version=version).versions if version else {}
+            return {**read_frontier(self._paths, version=version).versions, **events} if version else events
         except (DeltaError, OSError):
-            return {}
+            return events
 
     @contextmanager
     def _named_faults(self) -> Iterator[None]:

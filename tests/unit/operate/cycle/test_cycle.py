@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from dblake.base.core.errors import CatalogUnavailable, Fenced
+from dblake.base.core.errors import CatalogUnavailable, Fenced, StateError
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.secret import Reference
@@ -213,6 +213,18 @@ def test_cycle_publishes_iceberg_tables(paths: Paths, tmp_path: Path) -> None:
         table = load_catalog("default", **config.iceberg.read_catalog()).load_table(f"shop.{published_name(T.table)}")
         found.append(table.scan().to_arrow().num_rows)
     assert found == [2, 3]
+
+
+def test_catalog_outage_hides_no_table_behind(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 78 of the table, not 75 of the catalog."""
+    catalog: dict[str, str | Reference] = {"type": "rest", "uri": "http://127.0.0.1:9"}
+    config = configuration(paths).model_copy(update={"iceberg": IcebergConfig(catalog=catalog)})
+    behind = TableResult(T.table, 1, 0, StateError("it is behind"))
+    cycle = Cycle(config, no_spark, publisher=open_publisher(config))
+    monkeypatch.setattr(cycle, "fold", lambda result: setattr(result, "tables", [behind]))
+    with pytest.raises(StateError, match="it is behind") as raised:
+        cycle.run_once(CycleResult())
+    assert isinstance(raised.value.__context__, CatalogUnavailable)
 
 
 def test_catalog_outage_skips_vacuum_of_its_tables_alone(

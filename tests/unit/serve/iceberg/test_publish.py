@@ -12,8 +12,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.schema import Schema
@@ -299,6 +300,36 @@ def test_publisher_publishes_changed_tables_only(tmp_path: Path) -> None:
     assert publisher().publish_changed() == ["public.b"]
     assert first.publish_changed() == [] and publisher().publish_changed() == []
     assert catalog_in(tmp_path).load_table("shop.public_a").scan().to_arrow().num_rows == 4
+
+
+def test_table_that_fails_delays_no_other(tmp_path: Path) -> None:
+    paths, _ = lake_with(tmp_path, ["a", "b", "c"])
+    catalog = catalog_in(tmp_path)
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.public_a", Schema())
+    publisher = Publisher(paths, properties(tmp_path), "shop")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"the table shop\.public_a publishes something else"):
+            publisher.publish_changed()
+    assert [catalog.load_table(f"shop.public_{one}").scan().to_arrow().num_rows for one in "bc"] == [1, 1]
+    catalog.drop_table("shop.public_a")
+    assert publisher.publish_changed() == ["public.a"]
+
+
+def test_publisher_publishes_events_that_changed_alone(tmp_path: Path) -> None:
+    """State tables that are behind delay no events; what is published is known in a process that has just started."""
+    paths, _ = lake_with(tmp_path, ["a"])
+
+    def publish_changed() -> list[str]:
+        return Publisher(paths, properties(tmp_path), "shop", has_events=True).publish_changed()
+
+    assert publish_changed() == ["public.a"]
+    for number in (1, 2):
+        write_deltalake(paths.events, pa.table({"_batch": [number]}), mode="append")
+        assert publish_changed() == ["events"]
+        version = DeltaTable(paths.frontier).version()
+        assert publish_changed() == [] and DeltaTable(paths.frontier).version() == version
+    assert catalog_in(tmp_path).load_table("shop.events").scan().to_arrow().num_rows == 2
 
 
 def test_publisher_prepares_vacuum_of_compacted_table(tmp_path: Path) -> None:
