@@ -3,7 +3,8 @@
 Place: behind ``status``, whose document has the open problems; ``hooks`` delivers. Guarantee: a call is recorded in
 ``progress`` after its success, so a call that fails is repeated the next time, with what is open then. Hooks are
 independent: each has its own record. A problem is one code of one table or output; its detail may change. One that many
-tables have is one problem, so calls and record are bounded, however many tables a database has.
+tables have is one problem, so calls and record are bounded, however many tables a database has. It ends when the last
+of these tables is well; that they become more or fewer ends nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _TABLES_APART = 50
 """With more tables than that, a code is one problem."""
 _RECORDED = ("code", "table", "output", "since")
 """What the record keeps of a problem: details may be long, and ``progress`` may be in ZooKeeper."""
+_APART = "is_apart"
+"""Of the record of a group: its tables are few, and recorded each on its own."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +43,14 @@ def announce(
     open_now = {_identity(one): dict(one) for one in _grouped(problems)}
     errors = list[DblakeError]()
     for hook in hooks:
-        announced: dict[str, Any] = recorded.get(hook.name, {})
+        before: dict[str, Any] = recorded.get(hook.name, {})
+        announced = _regrouped(before, open_now)
+        if announced != before:
+            recorded[hook.name] = announced
+            store.write(_DOCUMENT, recorded)
         begun = [one | {"since": now} for identity, one in open_now.items() if identity not in announced]
-        ended = [one | {"ended_at": now} for identity, one in announced.items() if identity not in open_now]
+        over = {identity: one for identity, one in announced.items() if not _is_open(identity, one, open_now)}
+        ended = [_entry(one) | {"ended_at": now} for one in over.values()]
         if not begun and not ended:
             continue
         try:
@@ -53,10 +61,38 @@ def announce(
             logger.warning("%s", error)
             errors.append(error)
             continue
-        began = {_identity(one): {key: one[key] for key in _RECORDED if key in one} for one in begun}
-        recorded[hook.name] = {key: one for key, one in announced.items() if key in open_now} | began
+        began = {_identity(one): _entry(one) for one in begun}
+        recorded[hook.name] = {key: one for key, one in announced.items() if key not in over} | began
         store.write(_DOCUMENT, recorded)
     return errors
+
+
+def _entry(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one[key] for key in _RECORDED if key in one}
+
+
+def _regrouped(announced: Mapping[str, Any], open_now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is announced, with the tables of a group once they are few enough to be problems of their own.
+
+    The group announced them; a table that follows later is announced alone.
+    """
+    result = dict(announced)
+    for code, group in announced.items():
+        if code != group["code"]:
+            continue
+        apart = {key: one for key, one in open_now.items() if one["code"] == code and one.get("table")}
+        if apart and not group.get(_APART):
+            result = {key: _entry(one) | {"since": group["since"]} for key, one in apart.items()} | result
+        result[code] = _entry(group) | ({_APART: True} if apart else {})
+    return result
+
+
+def _is_open(identity: str, one: Mapping[str, Any], open_now: Mapping[str, Any]) -> bool:
+    """Return True if a problem is open: itself, as one of a group, or as a group that still has tables."""
+    if identity in open_now or (one.get("table") and one["code"] in open_now):
+        return True
+    tables_of = {other["code"] for other in open_now.values() if other.get("table")}
+    return identity == one["code"] and identity in tables_of
 
 
 def _grouped(problems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -81,11 +81,34 @@ def test_problem_of_many_tables_is_one(tmp_path: Path) -> None:
     for problems in (many, [LATE, *many[:1000]], [LATE, *many[:2]], [LATE]):
         announce("shop", problems, [hook], store)
     assert hook.calls == [
-        (["dump_failed"], []), (["output_late"], []), (["dump_failed"] * 2, ["dump_failed"]),
-        ([], ["dump_failed"] * 2),
+        (["dump_failed"], []), (["output_late"], []), ([], ["dump_failed"] * 3),
     ]
     announce("shop", [*many[:50], LATE], [hook], store)
     assert len(json.dumps(store.read("alerts"))) < 10_000
+
+
+def test_problem_of_more_or_fewer_tables_does_not_end(tmp_path: Path) -> None:
+    """Tables that become a group, or are few again, are announced as ended when they are, and new ones as begun."""
+    store, hook = open_progress(f"file:{tmp_path}", "shop"), Recorder()
+    many = [FAILED | {"table": f"public.t{n}"} for n in range(99)]
+    code = ["dump_failed"]
+    for problems, call in (
+        (many[:50], (code * 50, [])), (many[:51], (code, [])), (many[:50], None), (many[:51], None),
+        (many[2:52], ([], code * 2)), (many[2:51], ([], code)), (many[2:52], (code, [])),
+        (many[49:99], (code * 47, code * 47)), ([], ([], code * 51)), (many[:1], (code, [])),
+    ):
+        hook.calls.clear()
+        announce("shop", problems, [hook], store)
+        assert hook.calls == ([call] if call else [])
+    # A group, then few of its tables; a hook that fails in between changes nothing.
+    announce("shop", many, [hook], store)
+    hook.calls.clear()
+    announce("shop", many[:2], [hook], store)
+    hook.is_broken = True
+    announce("shop", many[:3], [hook], store)
+    hook.is_broken = False
+    announce("shop", many[:3], [hook], store)
+    assert hook.calls == [(code, [])]
 
 
 def test_webhook_gets_problems_with_text(tmp_path: Path, service: Service) -> None:
