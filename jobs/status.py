@@ -61,7 +61,7 @@ def status(
 
     if metrics_port and not every:
         every = _READING_SECONDS
-    server = PageServer(config.status.listen, metrics_port) if metrics_port else None
+    server = _open_server(config.status.listen, metrics_port, is_needed=not alert) if metrics_port else None
     # One store: in ZooKeeper each opens a session of its own.
     store = open_progress(config.progress, source)
 
@@ -91,6 +91,17 @@ def status(
                 logger.warning("status: %s", what)
             stop.wait(every)
     return ExitCode.DONE
+
+
+def _open_server(host: str, port: int, *, is_needed: bool) -> PageServer | None:
+    """Open a port for metrics; one that is not needed, because there are alerts, is logged if that fails."""
+    try:
+        return PageServer(host, port)
+    except UsageError as error:
+        if is_needed:
+            raise
+        logger.error("%s; there are no metrics until then, but alerts", error)  # noqa: TRY400 - its text says all
+        return None
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dblake.base.core.errors import ConfigError, OutputUnavailable
+from dblake.base.core.errors import ConfigError, OutputUnavailable, UsageError
 from dblake.config import load_config
 from dblake.ingest.capture.progress import open_progress
 from dblake.operate.alerts.announce import announce
 from dblake.operate.alerts.hooks import CommandHook, Webhook
+from dblake.operate.status.page_server import PageServer
 from dblake.operate.status.problem import problem
 from jobs.status import status
 from tests.support.output_lake import OutputLake, wait_for
@@ -172,6 +173,22 @@ def test_status_alerts_until_stopped(tmp_path: Path) -> None:
     assert "output_stopped" in [one["code"] for one in first["begun"]]
     assert [(one["code"], one["output"]) for one in second["ended"]] == [("output_stopped", "archive")]
     assert (tmp_path / "log").read_text() == ""
+
+
+def test_port_in_use_ends_no_alerts(tmp_path: Path) -> None:
+    """``up`` runs alerts and metrics in one process. Metrics alone end with 64."""
+    file, log = tmp_path / "alerts", tmp_path / "log"
+    lake = OutputLake(tmp_path, {"archive": {"type": "jsonl", "path": "./t.jsonl"}}, alerts={
+        "command": f"touch {file}"})
+    with PageServer("127.0.0.1", 0) as server:
+        metrics = ["--offline", "--metrics-port", str(server.port)]
+        with lake.running(log, *metrics, "--alert", job="status") as process:
+            wait_for(file.exists)
+            process.terminate()
+            assert process.wait(30) == 0
+        assert f"port {server.port} of 127.0.0.1 cannot be opened" in log.read_text()
+        result = CliRunner().invoke(status, ["--conf", str(lake.conf), *metrics])
+        assert isinstance(result.exception, UsageError)
 
 
 def test_status_with_failed_hook_ends_with_75(tmp_path: Path) -> None:
