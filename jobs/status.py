@@ -21,16 +21,13 @@ from dblake.ingest.capture.progress import open_progress
 from dblake.operate.alerts.announce import announce
 from dblake.operate.alerts.hooks import make_hooks
 from dblake.operate.status.metrics import publish_metrics, write_metrics
-from dblake.operate.status.page_server import PageServer
+from dblake.operate.status.page_server import READING_SECONDS, PageServer
 from dblake.operate.status.screen import build_screen
 from jobs.cli.frame import job_options, run_job, stop_requested
 from jobs.cli.options import port_option
 from pipelines.status import read_status
 
 logger = logging.getLogger(f"dblake.{__name__}")
-
-_READING_SECONDS = 15.0
-"""Between two readings for metrics and alerts: Prometheus scrapes as often."""
 
 
 @click.command("status")
@@ -60,7 +57,7 @@ def status(
     hooks = make_hooks(alerts.read_webhook(), alerts.command, alerts.timeout_seconds) if alert else []
 
     if metrics_port and not every:
-        every = _READING_SECONDS
+        every = READING_SECONDS
     server = _open_server(config.status.listen, metrics_port, is_needed=not alert) if metrics_port else None
     # One store: in ZooKeeper each opens a session of its own.
     store = open_progress(config.progress, source)

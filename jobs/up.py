@@ -10,12 +10,10 @@ if __name__ == "__main__":
 import click
 
 from dblake.config import Config
+from dblake.operate.status.page_server import READING_SECONDS
 from jobs.cli.frame import job_options, run_job
 from jobs.cli.options import port_option
 from jobs.cli.parts import job_part, output_parts, run_parts
-
-_READING_SECONDS = 15
-"""Between two readings of the problems: with a call's time-out, a problem is announced within half a minute."""
 
 
 @click.command("up")
@@ -37,7 +35,7 @@ def up(config: Config, metrics_port: int | None, report_port: int | None) -> int
     watching = [*(["--alert"] if config.alerts.has_hook else []),
                 *(["--metrics-port", str(metrics_port)] if metrics_port else [])]
     if watching:
-        parts.append(job_part("status", "status", *watching, "--every", str(_READING_SECONDS), is_essential=False))
+        parts.append(job_part("status", "status", *watching, "--every", str(READING_SECONDS), is_essential=False))
     if report_port:
         parts.append(job_part("report", "report", "--port", str(report_port), is_essential=False))
     return run_parts(parts)

@@ -7,6 +7,7 @@ is the loopback one unless ``status.listen`` names another.
 
 from __future__ import annotations
 
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,10 @@ from types import TracebackType
 from typing import Self
 
 from dblake.base.core.errors import UsageError
+
+READING_SECONDS = 15.0
+"""Between two readings for metrics and alerts: Prometheus scrapes as often, and a problem is announced, with a call's
+time-out, within half a minute."""
 
 
 class PageServer:
@@ -23,7 +28,7 @@ class PageServer:
         self._pages: dict[str, tuple[str, bytes]] = {}
         handler = type("PageHandler", (_PageHandler,), {"pages": self._pages})
         try:
-            self._server = ThreadingHTTPServer((host, port), handler)
+            self._server = (_ServerOfIPv6 if ":" in host else ThreadingHTTPServer)((host, port), handler)
         except OSError as error:
             raise UsageError(
                 f"port {port} of {host} cannot be opened: {error.strerror}",
@@ -49,6 +54,10 @@ class PageServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class _ServerOfIPv6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
 
 
 class _PageHandler(BaseHTTPRequestHandler):

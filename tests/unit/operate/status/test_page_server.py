@@ -10,8 +10,8 @@ from dblake.base.core.errors import UsageError
 from dblake.operate.status.page_server import PageServer
 
 
-def request(server: PageServer, method: str, path: str) -> tuple[int, str, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+def request(server: PageServer, method: str, path: str, host: str = "127.0.0.1") -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection(host, server.port, timeout=10)
     connection.request(method, path)
     answer = connection.getresponse()
     return answer.status, answer.headers["Content-Type"], answer.read()
@@ -31,3 +31,9 @@ def test_page_server_serves_newest_of_what_was_published() -> None:
 def test_port_in_use_is_named() -> None:
     with PageServer("127.0.0.1", 0) as server, pytest.raises(UsageError, match="cannot be opened"):
         PageServer("127.0.0.1", server.port)
+
+
+def test_page_server_listens_on_ipv6() -> None:
+    with PageServer("::1", 0) as server:
+        server.publish("/metrics", "text/plain", b"new")
+        assert request(server, "GET", "/metrics", "::1")[0] == 200
