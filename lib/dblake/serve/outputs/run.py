@@ -95,11 +95,12 @@ class _DeliveryRun:
         with OutputReporter(self.name, self.make_places(members, store)) as reporter:
             output = target.make(self.name, self.paths.source, facts, lease)
             open_feed = self.member_opener(output, members) if members else self.subscription_opener(output, store)
+            whole = WholeRows(self.paths, self.selection, is_group=target.group is not None)
             how = DeliverySettings(
                 self.name, target.max_events, target.retry_seconds, target.max_dead_letters,
                 marks_checkpoints=self.name == STDOUT and bool(self.options.checkpoint),
                 marks_errors=self.name == STDOUT,
-                prepare=WholeRows(self.paths, self.selection).complete if target.rows == "whole" else None,
+                prepare=whole.complete if target.rows == "whole" else None,
             )
             return Delivery(output, open_feed, self.paths, how, self.stop, reporter).run()
 

@@ -132,20 +132,24 @@ class _FoldedRows:
 
 
 class WholeRows:
-    """Completes the batches of one subscription."""
+    """Completes the batches of one subscription, or of a group's member: each has one of the group's partitions."""
 
-    def __init__(self, paths: Paths, selection: Selection) -> None:
+    def __init__(self, paths: Paths, selection: Selection, *, is_group: bool = False) -> None:
         self._lookup, self._selection = RowLookup(paths), selection
+        self._is_divided = is_group or selection.partition is not None
         self._kept: dict[str, frozenset[str] | None] = {}
 
     def complete(self, batch: Sequence[Transaction]) -> Sequence[Transaction]:
         """Return the transactions with whole rows; those that are kept in a file are completed as they are read."""
         completed, small = list[Transaction](), list[Transaction]()
         for transaction in batch:
-            if isinstance(transaction.events, SpooledEvents):
+            # A control entry ends a bootstrap, whose rows have older positions than the changes after it.
+            if isinstance(transaction.events, SpooledEvents) or transaction.control is not None:
                 self._fold([event for one in small for event in one.events])
-                completed += [*small, replace(transaction, events=WholeEvents(self, transaction.events))]
+                completed += small
                 small = []
+            if isinstance(transaction.events, SpooledEvents):
+                completed.append(replace(transaction, events=WholeEvents(self, transaction.events)))
             else:
                 small.append(transaction)
         self._fold([event for one in small for event in one.events])
@@ -172,7 +176,7 @@ class WholeRows:
         keys = {key_of(event) if event.key_before is None else old_key_of(event) for event in partial}
         rows = _FoldedRows(self._lookup.find(keys, events[0].position.predecessor))
         for event in events:
-            if event.key_before is not None and self._selection.partition is not None and self._is_partial(event):
+            if event.key_before is not None and self._is_divided and self._is_partial(event):
                 self._supply_foreign(event)
             rows.complete(event, self._columns(event))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateNotReady
 from dblake.base.core.position import Position
+from dblake.serve.consume import state_rows
 from dblake.serve.consume import transactions as spooling
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import STATE, Event
@@ -18,7 +20,7 @@ from dblake.serve.outputs import whole as module
 from dblake.serve.outputs.whole import WholeRows
 from tests.support.effort import seeds
 from tests.support.partial_history import PartialHistory, T
-from tests.support.plain_lake import PlainLake
+from tests.support.plain_lake import PlainLake, event_rows
 from tests.support.schemas import table_schema
 
 
@@ -54,6 +56,51 @@ def test_events_have_rows_of_plain_fold(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_EVENTS_AT_ONCE", 5)
     monkeypatch.setattr(spooling, "SPOOLED_ROWS", 1)
     _check(history, _delivered(history, Selection(), 5, "1/0"))
+
+
+def test_change_after_bootstrap_has_newest_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch begins with a row of the bootstrap, whose position is before the change of another row."""
+    monkeypatch.setattr(state_rows, "ROWS_AT_ONCE", 1)
+    order = ("1", "2")
+    lake = PlainLake(tmp_path)
+    lake.schema(T)
+    lake.land(1, {T: [
+        *((10 + n, "c", key, {"id": key, "a": "1", "b": "old", "c": "c"}) for n, key in enumerate(order)),
+        *((20 + n, "u", key, {"id": key, "b": "new"}) for n, key in enumerate(order)),
+    ]})
+    lake.fold(1)
+    lake.land(2, {T: [(30 + n, "u", key, {"id": key, "a": "2"}) for n, key in enumerate(order)]})
+    whole = WholeRows(lake.paths, Selection())
+    with Subscription([lake.paths], SubscriptionSettings(until_caught_up=True)) as subscription:
+        everything = list(subscription)
+    oldest, newest = (n for n, one in enumerate(everything) if any(event.origin == STATE for event in one.events))
+    batch = [everything[oldest], *everything[newest + 1:]]
+    changes = [event for one in whole.complete(batch) for event in one.events if event.origin != STATE]
+    assert [event.after for event in changes] == [{"id": key, "a": "2", "b": "new", "c": "c"} for key in order]
+
+
+def test_key_that_came_from_another_member_is_whole(tmp_path: Path) -> None:
+    """A member of a group has the selection of the whole output, but events of some keys only."""
+    lake = PlainLake(tmp_path)
+    lake.schema(T)
+    share, keys = Partition("hash", 2, (0,)), [str(number) for number in range(9)]
+    is_own = dict(zip(keys, share.select_texts(pa.array(keys), 1), strict=True))
+    (own, new, *_), (old, *_) = ([key for key in keys if is_own[key] == wanted] for wanted in (True, False))
+    rows = event_rows(T, 1, [
+        (10, "c", old, {"id": old, "a": "1", "b": "old", "c": "c"}),
+        (20, "c", own, {"id": own, "a": "1", "b": "b", "c": "c"}),
+        (30, "u", old, {"id": old, "b": "new"}),
+        (40, "d", old, None),
+        (40, "c", new, {"id": new, "a": "2"}, [], old),
+    ]).to_pylist()
+    rows[-2]["last_in_txn"], rows[-1]["seq"] = False, 1
+    lake.append(pa.Table.from_pylist(rows, schema=event_rows(T, 1, []).schema), 1)
+    settings = SubscriptionSettings(Selection(partition=share), "1/0", until_caught_up=True)
+    with Subscription([lake.paths], settings) as subscription:
+        delivered = WholeRows(lake.paths, Selection(), is_group=True).complete(list(subscription))
+    assert [event.after for one in delivered for event in one.events] == [
+        {"id": own, "a": "1", "b": "b", "c": "c"}, {"id": new, "a": "2", "b": "new", "c": "c"}
+    ]
 
 
 def test_columns_left_out_stay_out(tmp_path: Path) -> None:
