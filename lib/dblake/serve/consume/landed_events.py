@@ -8,17 +8,14 @@ a new incarnation, and batches that cannot be decoded. So is a transaction with 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from dblake.base.core.errors import DblakeError
 from dblake.base.lake.layout import Paths
 from dblake.serve.consume.cursor import Cursor
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.schemas import Schemas
+from dblake.serve.read.tail import Tail, read_batches, read_landed_schemas
 from dblake.transform.reconcile.landing_files import LandingFiles
-
-if TYPE_CHECKING:
-    from dblake.serve.read.tail import Tail
 
 MAX_BYTES = 8 << 20
 """Bytes of landing files that are decoded at a time, about."""
@@ -67,9 +64,6 @@ class LandedEvents:
             # A large transaction is open: it is delivered when it is in events.
             self._wait(cursor)
             return None
-        # It imports Spark's types, which takes long.
-        from dblake.serve.read.tail import read_batches
-
         try:
             tail = read_batches(landing, cursor.batch, self._schemas.by_id, MAX_BYTES, cursor.position.incarnation)
         except DblakeError as error:
@@ -100,8 +94,6 @@ class LandedEvents:
             return False
         self._schemas.refresh()
         if cursor.batch > self._events.batch:
-            from dblake.serve.read.tail import read_landed_schemas
-
             self._schemas.add_landed(read_landed_schemas(landing, self._events.batch + 1, cursor.batch))
         self._is_prepared = True
         return True

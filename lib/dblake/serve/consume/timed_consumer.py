@@ -19,8 +19,12 @@ from dblake.serve.consume.consumer import Consumer, Result
 from dblake.serve.consume.model import Control, Event
 
 
+class CallbackTimedOut(ConsumeError):
+    """A callback took longer than its budget."""
+
+
 class TimedConsumer(Consumer):
-    """Calls another consumer in a thread. A callback over its budget raises ConsumeError: it counts as RETRY."""
+    """Calls another consumer in a thread. A callback over its budget raises CallbackTimedOut: it counts as RETRY."""
 
     def __init__(self, consumer: Consumer, seconds: float) -> None:
         self._consumer, self._seconds = consumer, seconds
@@ -34,7 +38,7 @@ class TimedConsumer(Consumer):
         except queue.Empty:
             worker.requests.put(None)
             self._worker = None
-            raise ConsumeError(
+            raise CallbackTimedOut(
                 f"callback {callback.__name__} took longer than {self._seconds:g} s",
                 next_step="see why it hangs, or raise `callback_seconds`",
             ) from None
@@ -71,8 +75,11 @@ class TimedConsumer(Consumer):
         return self._call(self._consumer.on_checkpoint, position)
 
     def on_rollback(self) -> Result:
-        """Call the consumer's; see Consumer."""
-        return self._call(self._consumer.on_rollback)
+        """Call the consumer's, whose own delay does not end the run; see Consumer."""
+        try:
+            return self._call(self._consumer.on_rollback)
+        except CallbackTimedOut:
+            return Result.SUCCESS
 
     def on_error(self, error: Exception) -> Result:
         """Call the consumer's, whose own delay does not replace the error; see Consumer."""

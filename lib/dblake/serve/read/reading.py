@@ -29,6 +29,7 @@ from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.points import parse_point
 from dblake.serve.read.resolve import Resolved, resolve
 from dblake.serve.read.table_reader import Basis, TableReader, TableReading
+from dblake.serve.read.tail import read_tail
 from dblake.serve.read.versions import StateVersions
 from dblake.transform.events.predicate import Predicate
 
@@ -178,9 +179,6 @@ def _open_live(
 ) -> LakeReading:
     log = _open_log(paths)
     ids = {version.schema.schema_id: version.schema for versions in known.values() for version in versions}
-    # It imports Spark's types, which takes long.
-    from dblake.serve.read.tail import read_tail
-
     tail = read_tail(paths, log, ids, max_tail_bytes)
     for version in tail.schemas if tail else ():
         versions = known.setdefault(version.schema.table, [])

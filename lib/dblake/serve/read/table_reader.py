@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,14 +22,11 @@ from dblake.base.lake.schemas import SchemaVersion
 from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.fold import FOLDED, TooLargeToFold, fold_all, fold_over, shape_over
 from dblake.serve.read.points import describe
+from dblake.serve.read.tail import Tail
 from dblake.serve.read.versions import StateVersion, StateVersions
 from dblake.transform.events.predicate import Predicate
 from dblake.transform.state.shape import Shape
 from dblake.transform.state.values import arrow_type
-
-if TYPE_CHECKING:
-    # It imports Spark's types, which takes long.
-    from dblake.serve.read.tail import Tail
 
 _KEPT_BYTES = 32 << 20
 """Events of files up to this size are read once for all tables of a reading."""

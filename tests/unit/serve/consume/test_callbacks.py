@@ -188,6 +188,19 @@ def test_callback_over_its_budget_comes_again(shop: Shop) -> None:
     hanging.released.set()
 
 
+def test_rollback_that_hangs_is_a_retry(shop: Shop) -> None:
+    class HangingRollback(Hanging):
+        def on_rollback(self) -> Result:
+            self.released.wait()
+            return Result.SUCCESS
+
+    expected, hanging = Hanging(0), HangingRollback(1)
+    run_consumer(shop.subscribe(start="1/0"), expected)
+    run_consumer(shop.subscribe(start="1/0"), hanging, callback_seconds=2)
+    assert hanging.events == expected.events
+    hanging.released.set()
+
+
 def test_callback_that_hangs_is_an_error(shop: Shop) -> None:
     hanging = Hanging(99)
     with pytest.raises(ConsumeError, match=r"took longer than 0\.3 s"):

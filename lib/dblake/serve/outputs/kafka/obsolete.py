@@ -30,6 +30,8 @@ class TopicReader:
 
     def __init__(self, settings: Mapping[str, Any], log: logging.Logger, require_lease: Callable[[], None]) -> None:
         self._require_lease = require_lease
+        self.topic: str | None = None
+        """The topic that was read last, for errors."""
         self._consumer = Consumer({
             # Partitions are assigned, and no offset is committed: the group never exists.
             **settings, "group.id": "dblake", "enable.auto.commit": False, "enable.partition.eof": True,
@@ -62,6 +64,7 @@ class TopicReader:
 
     def _ends(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return the first offset and the one after the last, by partition; none for a topic that does not exist."""
+        self.topic = topic
         described = self._consumer.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic]
         if described.error is not None:
             if described.error.code() in _NO_TOPIC:

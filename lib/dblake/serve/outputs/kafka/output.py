@@ -182,7 +182,7 @@ class KafkaOutput:
                 self._produce(topic, None, value, event, headers, number)
         self._flush()
         if topic in self._compacted:
-            with self._reading(topic) as reader:
+            with self._reading() as reader:
                 self._remove(reader, topic, headers, None)
 
     def _remove(self, reader: TopicReader, topic: str, headers: Headers, bootstrap: object) -> None:
@@ -191,13 +191,13 @@ class KafkaOutput:
             self._produce(topic, key, None, None, headers, partition)
 
     @contextmanager
-    def _reading(self, topic: str | None = None) -> Iterator[TopicReader]:
+    def _reading(self) -> Iterator[TopicReader]:
         """Open a reader of what the cluster has."""
         reader = TopicReader(self._connection, _CLIENT_LOG, self._require_lease)
         try:
             yield reader
         except KafkaException as error:
-            raise self._error_of(error.args[0], topic) from error
+            raise self._error_of(error.args[0], reader.topic) from error
         finally:
             reader.close()
 
@@ -234,7 +234,10 @@ class KafkaOutput:
     ) -> None:
         # A record of a write that failed before may fail late; the same record is in this write too.
         if error is not None and self._failure is None and attempt == self._attempt:
-            if error.code() == KafkaError.INVALID_RECORD and self._has_tombstones and event and event.op == Op.TRUNCATE:
+            is_truncate = event is not None and event.op == Op.TRUNCATE
+            # The keys of a topic without {table} in its name may be other tables'.
+            is_of_table = self._has_tombstones and "{table}" in self._topic
+            if error.code() == KafkaError.INVALID_RECORD and is_truncate and is_of_table:
                 self._compacted.add(str(message.topic()))
                 return
             if error.code() == KafkaError._MSG_TIMED_OUT:

@@ -110,6 +110,8 @@ class PostgresTarget(Target):
 
     def begin_snapshot(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        # Between two statements, the lake is read.
+        self.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         # Staged rows are few: their keys are looked up, whatever the planner knows of the stage.
         self.execute("SET LOCAL enable_hashjoin = off")
         self.execute("SET LOCAL enable_mergejoin = off")
