@@ -97,7 +97,7 @@ def _open_server(host: str, port: int, *, is_needed: bool) -> PageServer | None:
     except UsageError as error:
         if is_needed:
             raise
-        logger.error("%s; there are no metrics until then, but alerts", error)  # noqa: TRY400 - its text says all
+        logger.error("%s; there are no metrics until then, but alerts", error)  # noqa: TRY400 - its text is complete
         return None
 
 

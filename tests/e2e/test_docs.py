@@ -57,6 +57,8 @@ def parse_command(command: str) -> None:
     context = job.make_context(name, arguments)
     while isinstance(context.command, click.Group):
         rest = [*context._protected_args, *context.args]
+        if not rest and context.command.invoke_without_command:
+            return
         part, inner, rest = context.command.resolve_command(context, rest)
         assert inner is not None
         context = inner.make_context(part or "", rest, parent=context)
