@@ -341,7 +341,7 @@ def test_fold_thread_folds_again_after_windows_alone(paths: Paths) -> None:
 
 
 def test_state_folds_again_after_windows_alone(paths: Paths) -> None:
-    stop, folds = threading.Event(), []
+    stop, folds = threading.Event(), list[int]()
 
     def fold() -> list[TableResult]:
         folds.append(1)
