@@ -13,6 +13,7 @@ import pytest
 
 from dblake.base.core.errors import Fenced
 from dblake.base.core.schema import Column, TableSchema
+from dblake.base.lake.tables import has_table
 from dblake.ingest.capture.activity import read_activity
 from dblake.ingest.capture.loop import Landed, Until
 from dblake.ingest.source.memory.database import MemoryDatabase
@@ -54,8 +55,7 @@ class Captured:
 
     def rows(self) -> int:
         """Return how many rows of the log have landed."""
-        landed = Path(self.lake.paths.landing, "_delta_log").exists()
-        return self.lake.landing()["kind"].to_pylist().count("row") if landed else 0
+        return self.lake.landing()["kind"].to_pylist().count("row") if has_table(self.lake.paths.landing) else 0
 
 
 def becomes_true(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
