@@ -29,7 +29,7 @@ class SavedFingerprint:
     key: tuple[str, ...] = ()
     """The primary key; empty in a document of a version that did not save it."""
     logged: tuple[str, ...] = ()
-    """Bodies of which the log has rows, and which no scan has seen since."""
+    """Bodies with rows in the log that no scan has seen since."""
 
     @classmethod
     def from_catalog(cls, current: TableFingerprint, saved: SavedFingerprint | None = None) -> SavedFingerprint:

@@ -125,7 +125,7 @@ class StaleTableDetector:
         return has_news and self.scan_catalog()
 
     def note_partitions(self, partitions: Mapping[str, Set[str]]) -> bool:
-        """Note partitions of which the log has rows; return True if one is new, so that a scan is due.
+        """Note partitions with rows in the log; return True if one is new, so that a scan is due.
 
         One that is created, filled and dropped between two scans leaves no other trace.
         """
@@ -159,7 +159,8 @@ class StaleTableDetector:
                 is_queued = True
             elif why and table not in uncovered and self._can_be_dumped(current):
                 self._report(table, why, None)
-            self._save(current)
+            # Last: until the dump is queued, the document has what the log showed.
+            self._save(SavedFingerprint.from_catalog(current, saved))
         clear_completed(self._store)
         return is_queued
 
@@ -170,17 +171,14 @@ class StaleTableDetector:
             return saved
         older = {body for body in saved.logged if self._logged_at.get(body, float("-inf")) < read_at}
         later = tuple(body for body in saved.logged if body not in older)
-        self._keep(replace(saved, logged=later))
         return replace(saved, bodies=tuple({*saved.bodies, *(older - current.bodies.keys())}), logged=later)
 
     def _without_dump(self) -> dict[str, str]:
         """Return why each stale table without a queued dump is stale, by table."""
         return {stale.table: stale.why for stale in read_stale_tables(self._store) if stale.dump_id is None}
 
-    def _save(self, current: TableFingerprint) -> None:
-        saved = self._saved.get(current.schema.table)
-        fingerprint = SavedFingerprint.from_catalog(current, saved)
-        if saved != fingerprint:
+    def _save(self, fingerprint: SavedFingerprint) -> None:
+        if self._saved.get(fingerprint.table) != fingerprint:
             self._keep(fingerprint)
 
     def _keep(self, fingerprint: SavedFingerprint) -> None:

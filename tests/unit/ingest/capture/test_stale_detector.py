@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import dblake.ingest.capture.stale_detector
+from dblake.base.core.errors import ProgressUnavailable
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import ColumnFingerprint, TableFingerprint
 from dblake.ingest.capture.dump_queue import pending_tasks, queue_dump, save_progress
@@ -209,3 +211,21 @@ def test_stale_table_without_auto_is_only_reported(
         "table public.t changed without row events: a statement rewrote it, or may have changed its rows. "
         "Next: dump start --table 'public.t'"
     ]
+
+
+def test_logged_partition_is_kept_until_its_dump_is_queued(
+    database: MemoryDatabase, store: FileProgress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector = start(database, store)
+    assert detector.note_partitions({"public.t": {"partition 9"}})
+
+    def fail(*_: object, **__: object) -> str:
+        raise ProgressUnavailable("the store fails")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dblake.ingest.capture.stale_detector, "queue_dump", fail)
+        with pytest.raises(ProgressUnavailable):
+            detector.scan_catalog()
+    assert StaleTableDetector(MemorySource(database), store, auto=True).scan_catalog()
+    assert dumped_tables(store) == ["public.t"]
+    assert not StaleTableDetector(MemorySource(database), store, auto=True).scan_catalog()
