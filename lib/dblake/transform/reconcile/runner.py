@@ -8,15 +8,13 @@ rows of a frame, descriptions of written files as task results. Payloads never p
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dblake.base.core.errors import DblakeError
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.transform.reconcile.batch_summary import RowGroups, divided
@@ -24,6 +22,7 @@ from dblake.transform.reconcile.key_join import Decode
 from dblake.transform.reconcile.plan import Plan
 from dblake.transform.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
 from dblake.transform.spark.session import Session, is_local, is_running, takes_all_work
+from dblake.transform.spark.task_results import RESULT, numbers_of, result_batch, results_of
 
 _SMALL_BYTES = 8 << 20
 """Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
@@ -33,8 +32,6 @@ _SMALL_BYTES_COLD = 128 << 20
 Both take seconds to start.
 """
 _TASK_BYTES = 64 << 20
-_RESULT_COLUMN = "result"
-_RESULT = f"{_RESULT_COLUMN} binary"
 
 
 class Runner:
@@ -66,11 +63,11 @@ class Runner:
         shared = self.spark.sparkContext.broadcast(plan)
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for number in _numbers(batches):
-                yield _to_batch(_attempt(tasks[number], shared.value, table))
+            for number in numbers_of(batches):
+                yield result_batch(number, write_events, tasks[number], shared.value, table)
 
         try:
-            return _results(self._numbered(tasks).mapInArrow(run, _RESULT).collect())
+            return list(results_of(self._numbered(tasks).mapInArrow(run, RESULT).collect()))
         finally:
             shared.destroy()
 
@@ -84,7 +81,7 @@ class Runner:
         tasks = self._tasks(parts)
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for number in _numbers(batches):
+            for number in numbers_of(batches):
                 yield from decode(tasks[number])
 
         return self._numbered(tasks).mapInArrow(run, from_arrow_schema(columns))
@@ -95,9 +92,9 @@ class Runner:
             return [write_dump_events(events.to_batches(), table, Op.DELETE)] if events.num_rows else []
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield _to_batch(write_dump_events(map(as_event_columns, batches), table, Op.DELETE))
+            yield result_batch(0, write_dump_events, map(as_event_columns, batches), table, Op.DELETE)
 
-        return _results(events.sortWithinPartitions(*Position.COLUMNS).mapInArrow(run, _RESULT).collect())
+        return list(results_of(events.sortWithinPartitions(*Position.COLUMNS).mapInArrow(run, RESULT).collect()))
 
     def _numbered(self, tasks: Sequence[object]) -> DataFrame:
         """Return a frame with the number of each task, ``id``, in a partition of its own.
@@ -122,31 +119,3 @@ class Runner:
 
 def _size(parts: Iterable[RowGroups]) -> int:
     return sum(part.size for part in parts)
-
-
-def _attempt(parts: Sequence[RowGroups], plan: Plan, table: str) -> TaskResult | DblakeError:
-    """Run one task on an executor; an error of ours is a result, so that it reaches the driver as it is."""
-    try:
-        return write_events(parts, plan, table)
-    except DblakeError as error:
-        return error
-
-
-def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    for batch in batches:
-        yield from batch.column("id").to_pylist()
-
-
-def _to_batch(result: TaskResult | DblakeError) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({_RESULT_COLUMN: [pickle.dumps(result)]})
-
-
-def _results(rows: Iterable[Row]) -> list[TaskResult]:
-    """Return the results of tasks. Raises what a task raised."""
-    successful = []
-    for row in rows:
-        result: TaskResult | DblakeError = pickle.loads(row[_RESULT_COLUMN])  # noqa: S301 - pickled by our own task
-        if isinstance(result, DblakeError):
-            raise result
-        successful.append(result)
-    return successful

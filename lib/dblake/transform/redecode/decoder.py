@@ -21,6 +21,7 @@ DECODER_MODULES = (
     "base.core.schema", "base.core.visibility", "base.core.window", "base.lake.incarnations", "base.lake.schemas",
     "landing.columns", "landing.control", "payloads.decode", "payloads.formats", "transform.events.files",
     "transform.events.schema", "transform.reconcile", "transform.spark.append_table", "transform.spark.sql_literals",
+    "transform.spark.task_results",
 )
 _DIGITS = 12
 

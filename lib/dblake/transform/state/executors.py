@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dblake.base.core.position import Position
 from dblake.base.lake.files import filesystem
 from dblake.base.lake.storage import join
-from dblake.transform.state.files import Columns, StateFile, TableFiles
+from dblake.transform.state.files import Columns, StateFile, TableFiles, ordered_keys
 from dblake.transform.state.key_ranges import Taken
 from dblake.transform.state.merge import run_here, supply_from, upsert_parts, write_first
 from dblake.transform.state.runner import TaskRunner, from_bytes, to_bytes
@@ -118,12 +118,9 @@ class _Keep:
 
 
 def _key_ranges(rows: pa.Table, shape: Shape) -> dict[str, tuple[Any, Any]] | None:
-    # A key that is NULL matches no row; one of whose columns a value is NULL could.
     if rows["_key"].null_count == rows.num_rows:
         return None
-    whole = [c.name for c in shape.columns if c.name in shape.primary_key
-             and pa.types.is_integer(rows[c.name].type) and not rows[c.name].null_count]
-    bounds = {name: pc.min_max(rows[name]).as_py() for name in ("_key", *whole)}
+    bounds = {name: pc.min_max(rows[name]).as_py() for name in ordered_keys(rows, shape.primary_key)}
     return {name: (each["min"], each["max"]) for name, each in bounds.items()}
 
 

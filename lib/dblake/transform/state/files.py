@@ -280,6 +280,15 @@ class OrderedValues:
         return self._values[place].as_py()
 
 
+def ordered_keys(rows: pa.Table, key: Iterable[str]) -> list[str]:
+    """Return ``_key`` and the columns of the primary key that are whole numbers: their statistics rule out files.
+
+    A key that is NULL matches no row; a column of it with a NULL rules out nothing.
+    """
+    return ["_key", *(name for name in key if name in rows.column_names
+                      and pa.types.is_integer(rows.schema.field(name).type) and not rows[name].null_count)]
+
+
 def now_milliseconds() -> int:
     """Return the current time as the Delta log has it."""
     return math.floor(time.time() * 1000)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.base.core.arrays import join_chunks
-from dblake.transform.state.files import Columns, FileReader, OrderedValues, StateFile, may_hold
+from dblake.transform.state.files import Columns, FileReader, OrderedValues, StateFile, may_hold, ordered_keys
 from dblake.transform.state.fold import MOVED_FROM, UNKNOWN, name_lists, name_masks
 from dblake.transform.state.shape import OWN, Shape
 from dblake.transform.state.upsert import match_keys
@@ -60,11 +60,7 @@ def read_rows(path: str, columns: Columns, files: Iterable[StateFile], shape: Sh
     ``keys`` has ``_key``; its columns of the primary key that are whole numbers rule out files, too.
     """
     types = columns.types
-    ordered = {"_key": OrderedValues(keys["_key"])} | {
-        name: OrderedValues(keys[name]) for name in shape.primary_key
-        if name in keys.column_names and pa.types.is_integer(keys.schema.field(name).type)
-        and not keys[name].null_count
-    }
+    ordered = {name: OrderedValues(keys[name]) for name in ordered_keys(keys, shape.primary_key)}
     there = Columns(
         {name: types[name] for name in (*OWN, *(c.name for c in shape.columns)) if name in types}, columns.physical
     )

@@ -7,29 +7,26 @@ tasks go to the executors. ``exchange`` groups what tasks produce by bucket, as 
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
-from dblake.base.core.errors import DblakeError
 from dblake.transform.spark.session import Session, is_local, takes_all_work
+from dblake.transform.spark.task_results import RESULT, numbers_of, result_batch, results_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _MIN_TASKS = 64
 """Items share a task only if there are more."""
-_RESULT = pa.schema([("number", pa.int64()), ("result", pa.binary())])
 _PIECE = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 
 
@@ -127,14 +124,14 @@ class SparkRunner:
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             function, waiting = shared.value
-            for number in _numbers(batches, "id"):
-                yield _to_batch(_RESULT, number, pickle.dumps(_attempt(function, waiting[number])))
+            for number in numbers_of(batches):
+                yield result_batch(number, function, waiting[number])
 
         if not items:
             return
         shared = self._spark.sparkContext.broadcast((task, items))
         try:
-            yield from _results(self._numbered(len(items)).mapInArrow(run, "number bigint, result binary").collect())
+            yield from results_of(self._numbered(len(items)).mapInArrow(run, RESULT).collect())
         finally:
             shared.unpersist()
 
@@ -146,9 +143,9 @@ class SparkRunner:
 
         def split_items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             function, waiting, _ = shared.value
-            for number in _numbers(batches, "id"):
+            for number in numbers_of(batches):
                 for bucket, rows in function(waiting[number]):
-                    yield _to_batch(_PIECE, bucket, to_bytes(rows))
+                    yield pa.RecordBatch.from_pydict({"bucket": [bucket], "rows": [to_bytes(rows)]}, _PIECE)
 
         def combine_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             pieces = (
@@ -157,7 +154,7 @@ class SparkRunner:
             )
             for bucket, of_bucket in groupby(pieces, key=lambda piece: piece[0]):
                 rows = pa.concat_tables([from_bytes(piece) for _, piece in of_bucket])
-                yield _to_batch(_RESULT, bucket, pickle.dumps(shared.value[2](rows)))
+                yield result_batch(bucket, shared.value[2], rows)
 
         if not items:
             return
@@ -166,38 +163,13 @@ class SparkRunner:
             shuffled = self._numbered(len(items)).mapInArrow(split_items, "bucket int, rows binary").repartitionById(
                 buckets, "bucket"
             ).sortWithinPartitions("bucket")
-            yield from _results(shuffled.mapInArrow(combine_buckets, "number bigint, result binary").collect())
+            yield from results_of(shuffled.mapInArrow(combine_buckets, RESULT).collect())
         finally:
             shared.unpersist()
 
     def _numbered(self, count: int) -> DataFrame:
         parts = min(count, max(4 * self.parallel, _MIN_TASKS))
         return self._spark.range(count, numPartitions=parts)
-
-
-def _numbers(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[int]:
-    for batch in batches:
-        yield from batch.column(name).to_pylist()
-
-
-def _to_batch(schema: pa.Schema, number: int, content: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(dict(zip(schema.names, ([number], [content]), strict=True)), schema)
-
-
-def _attempt(task: Callable[[Item], Result], item: Item) -> Result | DblakeError:
-    """Run one task on an executor; an error of ours is a result, so that it reaches the driver as it is."""
-    try:
-        return task(item)
-    except DblakeError as error:
-        return error
-
-
-def _results(rows: Iterable[Row]) -> Iterator[Any]:
-    for row in sorted(rows, key=itemgetter("number")):
-        result = pickle.loads(row["result"])  # noqa: S301 - pickled by our own task
-        if isinstance(result, DblakeError):
-            raise result
-        yield result
 
 
 def choose_runner(session: Session, parallel: int) -> TaskRunner:

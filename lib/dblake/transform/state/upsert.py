@@ -29,6 +29,7 @@ from dblake.transform.state.files import (
     StateFile,
     data_file,
     may_hold,
+    ordered_keys,
 )
 from dblake.transform.state.fold import MOVED_FROM, UNKNOWN, name_lists, name_masks
 from dblake.transform.state.shape import OWN, Shape
@@ -72,7 +73,7 @@ def upsert(
     root: str, columns: Columns, files: Sequence[StateFile], change: Change, run_all: RunAll
 ) -> Rewritten:
     """Bring folded rows into a table with these files; nothing is visible before the caller's commit."""
-    keys = _ordered_keys(change)
+    keys = {name: OrderedValues(change.rows[name]) for name in ordered_keys(change.rows, change.shape.primary_key)}
     candidates = [
         file for file in files
         if change.truncated_at or (keys["_key"] and all(may_hold(file, name, values) for name, values in keys.items()))
@@ -283,14 +284,6 @@ def first_rows(folded: pa.Table, shape: Shape) -> pa.Table:
     masks = {c.name: masks[c.name] for c in shape.columns if c.name in masks and c.name not in gone}
     place = folded.column_names.index("_missing")
     return folded.set_column(place, "_missing", name_lists(masks, count)).drop_columns([UNKNOWN, MOVED_FROM])
-
-
-def _ordered_keys(change: Change) -> dict[str, OrderedValues]:
-    """``_key``, and each column of the key that is a whole number, with the values of the folded rows in order."""
-    # A key that is NULL matches no row; one of whose columns a value is NULL could.
-    whole = [c.name for c in change.shape.columns if c.name in change.shape.primary_key
-             and pa.types.is_integer(change.rows[c.name].type) and not change.rows[c.name].null_count]
-    return {name: OrderedValues(change.rows[name]) for name in ("_key", *whole)}
 
 
 def _grouped(files: Sequence[StateFile]) -> list[list[StateFile]]:
