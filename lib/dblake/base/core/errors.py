@@ -128,6 +128,7 @@ class LogWentBack(PositionLost):
     """The server's history does not contain what was captured: a gap that stays, also when the log has grown again."""
 
 
+AWAIT_FAILOVER = "wait if a failover is under way; else set source.host to the primary"
 ACCEPT_GAP = "run capture --accept-gap, which starts a new incarnation and dumps all tables again"
 """The next step after a PositionLost that has no other remedy."""
 

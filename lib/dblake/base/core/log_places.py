@@ -30,3 +30,8 @@ def binlog_number(file: str, offset: int) -> int:
     True
     """
     return int(file.rpartition(".")[2]) << _OFFSET_BITS | offset
+
+
+def binlog_place(number: int) -> tuple[int, int]:
+    """Return the number of the file, and the offset, of ``binlog_number``."""
+    return number >> _OFFSET_BITS, number & ((1 << _OFFSET_BITS) - 1)

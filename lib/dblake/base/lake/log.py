@@ -93,7 +93,7 @@ class Application:
 
     @staticmethod
     def iceberg(source: str, catalog: str) -> str:
-        """Identify, in the frontier, its version of which all state tables were published in an Iceberg catalog."""
+        """Identify, in the frontier, its newest version whose state tables an Iceberg catalog has."""
         return f"iceberg/{source}/{catalog}"
 
     @staticmethod

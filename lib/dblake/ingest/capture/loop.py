@@ -109,8 +109,7 @@ class Loop:
     def run(self, until: Until) -> None:
         """Follow the log until ``until`` holds or capture is stopped; call once."""
         try:
-            self._throttle.seconds_to_wait()
-            self._dumps.is_paused = self._throttle.paused_until is not None
+            self._apply_limits()
             self._dumps.start()
             self._follow(until)
             self._finish()
@@ -168,8 +167,7 @@ class Loop:
 
         An ending capture reads the rest of its transaction whatever the limits.
         """
-        wait = self._throttle.seconds_to_wait()
-        self._dumps.is_paused = self._throttle.paused_until is not None
+        wait = self._apply_limits()
         if wait and not is_ending:
             self._log.keep_alive()
             time.sleep(min(wait, seconds))
@@ -178,6 +176,12 @@ class Loop:
         if piece:
             self._throttle.count(piece.bytes)
         return piece
+
+    def _apply_limits(self) -> float:
+        """Hold dumps while capture is paused; return for how many seconds the log must not be read."""
+        wait = self._throttle.seconds_to_wait()
+        self._dumps.is_paused = self._throttle.paused_until is not None
+        return wait
 
     def _poll_seconds(self, until: Until) -> float:
         """Return how long the log may be read before the loop has other work."""

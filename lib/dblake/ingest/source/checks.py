@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from dblake.base.core.errors import NoTables, PrerequisitesNotMet, SourceError
+from dblake.base.core.errors import AWAIT_FAILOVER, NoTables, PrerequisitesNotMet, SourceError
 from dblake.base.core.names import TableFilter, abbreviated, qualified
 from dblake.base.core.schema import TableSchema
 from dblake.base.core.source import Check, UnfitTable
@@ -50,10 +50,7 @@ def unfit_tables(source: str, checks: Iterable[Check]) -> dict[str, UnfitTable]:
     if [check.check for check in unmet] == [_TABLES]:
         raise NoTables(f"source {source}: {_TABLES}: {unmet[0].detail}", next_step=_NEXT_STEP)
     if unmet and {check.check for check in unmet} <= _OF_REPLICAS:
-        raise SourceError(
-            f"source {source}: {unmet[0].detail}",
-            next_step="wait if a failover is under way; else set source.host to the primary",
-        )
+        raise SourceError(f"source {source}: {unmet[0].detail}", next_step=AWAIT_FAILOVER)
     if unmet:
         require_met(source, checks)
     unfit: dict[str, UnfitTable] = {}

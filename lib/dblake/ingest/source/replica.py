@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from typing import Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +23,21 @@ from dblake.base.core.source import Check, ChunkRead, ChunkReader, ChunkRequest
 _WAIT_SECONDS = 3.0
 """How long a chunk waits for the replica. Then other tables have their turn, and a stop is noticed."""
 _POLL_SECONDS = 0.01
+
+
+class _Replicated(Protocol):
+    """The settings of a source that may have a replica."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    def at_replica(self) -> Self | None: ...
+
+
+S = TypeVar("S", bound=_Replicated)
 
 
 class ReplicaChunkReader:
@@ -92,10 +108,31 @@ class ReplicaChunkReader:
         self._close_replica()
 
 
-def check_replica_fits(require_fit: Callable[[], None]) -> Check:
-    """Return the check ``replica``: met unless ``require_fit`` raises. Capture needs the replica for dumps alone."""
+def open_chunk_reader(
+    settings: S, connect: Callable[[S], ChunkReader], require_fit: Callable[[S], None]
+) -> ChunkReader:
+    """Return a chunk reader of the source, with chunks from its replica if it has one.
+
+    ``require_fit`` raises Unsupported for a replica whose chunks could be wrong.
+    """
+    primary, replica = connect(settings), settings.at_replica()
+    if replica is None:
+        return primary
+
+    def open_replica() -> ChunkReader:
+        require_fit(replica)
+        return connect(replica)
+
+    return ReplicaChunkReader(primary, open_replica, f"{replica.host}:{replica.port}")
+
+
+def check_replica(settings: S, require_fit: Callable[[S], None]) -> list[Check]:
+    """Return the check ``replica`` of a source that has one. Capture needs the replica for dumps alone."""
+    replica = settings.at_replica()
+    if replica is None:
+        return []
     try:
-        require_fit()
+        require_fit(replica)
     except DblakeError as error:
-        return Check("replica", False, error.what, error.next_step, affects="nothing")
-    return Check("replica", True)
+        return [Check("replica", False, error.what, error.next_step, affects="nothing")]
+    return [Check("replica", True)]

@@ -17,6 +17,7 @@ from pymysql.constants import CR, ER
 from dblake.base.core.connection_faults import LOST
 from dblake.base.core.errors import (
     ACCEPT_GAP,
+    AWAIT_FAILOVER,
     DblakeError,
     PositionLost,
     PrerequisitesNotMet,
@@ -97,7 +98,7 @@ def translate_errors(settings: MysqlSettings) -> Iterator[None]:
         if number == ER.OPTION_PREVENTS_STATEMENT:
             raise SourceError(
                 f"source {settings.name}: the server is read-only: watermarks cannot be written there",
-                next_step="wait if a failover is under way; else set source.host to the primary",
+                next_step=AWAIT_FAILOVER,
             ) from error
         raise _connection_failed(settings, error, f"error {number}" if number else LOST.cause) from error
     except OSError as error:

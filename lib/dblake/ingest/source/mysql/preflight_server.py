@@ -11,6 +11,7 @@ from dblake.base.core.source import Check
 from dblake.ingest.source.mysql import statements
 from dblake.ingest.source.mysql.catalog_facts import Server
 from dblake.ingest.source.mysql.finding import finding
+from dblake.ingest.source.mysql.replica import keeps_commit_order
 from dblake.ingest.source.mysql.settings import MysqlSettings
 
 _OLDEST = {"mysql": (8, 0, 1), "mariadb": (10, 5, 0)}
@@ -51,9 +52,8 @@ def check_replica(server: Server, settings: MysqlSettings) -> Iterator[Check]:
         "start the server with the option --log-slave-updates, or set source.host to the primary",
     )
     if settings.flavour == "mariadb":
-        return  # commits in the primary's order whatever its parallel mode
-    workers = server.variables.get("replica_parallel_workers", server.variables.get("slave_parallel_workers", "0"))
-    is_ordered = workers in ("0", "1") or server.is_on("replica_preserve_commit_order", "slave_preserve_commit_order")
+        return  # commits in the primary's order, within a domain, whatever its parallel mode
+    is_ordered = keeps_commit_order(server.variables)
     yield finding(
         "replica_order", "" if not server.is_replica or is_ordered
         else "this is a replica that commits in another order than its primary",

@@ -7,6 +7,8 @@ to ``ingest.source.replica``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pymysql.cursors import Cursor
 
 from dblake.base.core.errors import Unsupported
@@ -45,9 +47,7 @@ def _find_fault(cur: Cursor, replica: MysqlSettings, variables: dict[str, str]) 
     if filters := sorted(name for name, value in variables.items() if name.startswith(_FILTERS) and value):
         return f"it leaves out tables ({', '.join(filters)})", "remove the replication filters"
     if replica.flavour == "mysql":
-        workers = variables.get("replica_parallel_workers", variables.get("slave_parallel_workers", "0"))
-        order = variables.get("replica_preserve_commit_order", variables.get("slave_preserve_commit_order", "OFF"))
-        if workers not in ("0", "1") and order not in ("ON", "1"):
+        if not keeps_commit_order(variables):
             return "it commits in another order than its primary", "SET GLOBAL replica_preserve_commit_order = ON there"
         if variables.get("binlog_order_commits") not in ("ON", "1"):
             return "its commits show in another order than logged", "SET GLOBAL binlog_order_commits = ON there"
@@ -57,6 +57,13 @@ def _find_fault(cur: Cursor, replica: MysqlSettings, variables: dict[str, str]) 
     if len(domains) > 1 and variables.get("slave_parallel_threads") not in ("0", None):
         return "it applies several GTID domains in parallel", "SET GLOBAL slave_parallel_threads = 0 there"
     return None
+
+
+def keeps_commit_order(variables: Mapping[str, str]) -> bool:
+    """Return True if a MySQL replica commits in its primary's order, by its variables."""
+    workers = variables.get("replica_parallel_workers", variables.get("slave_parallel_workers", "0"))
+    order = variables.get("replica_preserve_commit_order", variables.get("slave_preserve_commit_order", "OFF"))
+    return workers in ("0", "1") or order in ("ON", "1")
 
 
 def read_replication(cur: Cursor) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 from dblake.base.core.defaults import WATERMARK_SCHEMA
 from dblake.base.core.names import TableFilter
@@ -40,7 +40,7 @@ class MysqlSettings:
         default = 1 << 31 | zlib.crc32(self.name.encode())
         object.__setattr__(self, "server_id", self.server_id or default)
 
-    def at_replica(self) -> MysqlSettings | None:
+    def at_replica(self) -> Self | None:
         """Return the settings of the replica's connections; None without a replica."""
         return replace(self, host=self.replica[0], port=self.replica[1], replica=None) if self.replica else None
 

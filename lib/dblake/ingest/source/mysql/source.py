@@ -20,7 +20,7 @@ from dblake.ingest.source.mysql.log_retention import log_retention
 from dblake.ingest.source.mysql.preflight import preflight
 from dblake.ingest.source.mysql.replica import require_replica
 from dblake.ingest.source.mysql.settings import MysqlSettings
-from dblake.ingest.source.replica import ReplicaChunkReader, check_replica_fits
+from dblake.ingest.source.replica import check_replica, open_chunk_reader
 
 # MariaDB has no number that identifies a server: two may have one server_id, but not log files of equal name and age,
 # which ``open_log`` compares. Its host name changes whenever a container is replaced.
@@ -40,8 +40,7 @@ class MysqlSource:
         self.name = settings.name
 
     def preflight(self) -> list[Check]:
-        checks, replica = preflight(self._settings), self._settings.at_replica()
-        return [*checks, check_replica_fits(lambda: require_replica(replica))] if replica else checks
+        return [*preflight(self._settings), *check_replica(self._settings, require_replica)]
 
     def require(self) -> Mapping[str, UnfitTable]:
         return unfit_tables(self.name, preflight(self._settings))
@@ -82,16 +81,8 @@ class MysqlSource:
         return MysqlLogStream(self._settings, resume, incarnation)
 
     def open_reader(self) -> ChunkReader:
-        reader, replica = self._open_reader(self._settings), self._settings.at_replica()
-        if replica is None:
-            return reader
-
-        def open_replica() -> MysqlChunkReader:
-            require_replica(replica)
-            return self._open_reader(replica)
-
-        return ReplicaChunkReader(reader, open_replica, f"{replica.host}:{replica.port}")
+        return open_chunk_reader(self._settings, self._open_reader, require_replica)
 
     @staticmethod
-    def _open_reader(settings: MysqlSettings) -> MysqlChunkReader:
+    def _open_reader(settings: MysqlSettings) -> ChunkReader:
         return MysqlChunkReader(settings, connect(settings, purpose="chunks"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 from dblake.base.core.defaults import WATERMARK_SCHEMA
 from dblake.base.core.names import TableFilter, default_server_object
@@ -44,7 +44,7 @@ class PostgresSettings:
         object.__setattr__(self, "slot", self.slot or default)
         object.__setattr__(self, "publication", self.publication or default)
 
-    def at_replica(self) -> PostgresSettings | None:
+    def at_replica(self) -> Self | None:
         """Return the settings of the replica's connections; None without a replica."""
         return replace(self, host=self.replica[0], port=self.replica[1], replica=None) if self.replica else None
 

@@ -15,7 +15,7 @@ from dblake.ingest.source.postgres.log import PgLogStream
 from dblake.ingest.source.postgres.own_publication import has_unpublished, publish_owned_tables
 from dblake.ingest.source.postgres.preflight import preflight
 from dblake.ingest.source.postgres.settings import PostgresSettings
-from dblake.ingest.source.replica import ReplicaChunkReader, check_replica_fits
+from dblake.ingest.source.replica import check_replica, open_chunk_reader
 
 _CHECKED_BY_OPEN_LOG = ("slot", "replication_slots", "wal_senders")
 
@@ -30,10 +30,7 @@ class PostgresSource:
         self.name = settings.name
 
     def preflight(self) -> list[Check]:
-        checks, replica = preflight(self._settings), self._settings.at_replica()
-        if replica is None:
-            return checks
-        return [*checks, check_replica_fits(lambda: standby.require_standby(replica, self.identity()))]
+        return [*preflight(self._settings), *check_replica(self._settings, self._require_standby)]
 
     def require(self) -> Mapping[str, UnfitTable]:
         # ``open_log`` checks the slot, because it has the resume point.
@@ -80,16 +77,11 @@ class PostgresSource:
         return PgLogStream(self._settings, connect(self._settings, purpose="catalog"), resume, incarnation)
 
     def open_reader(self) -> ChunkReader:
-        reader, replica = self._open_reader(self._settings), self._settings.at_replica()
-        if replica is None:
-            return reader
-
-        def open_replica() -> PgChunkReader:
-            standby.require_standby(replica, self.identity())
-            return self._open_reader(replica)
-
-        return ReplicaChunkReader(reader, open_replica, f"{replica.host}:{replica.port}")
+        return open_chunk_reader(self._settings, self._open_reader, self._require_standby)
 
     @staticmethod
-    def _open_reader(settings: PostgresSettings) -> PgChunkReader:
+    def _open_reader(settings: PostgresSettings) -> ChunkReader:
         return PgChunkReader(settings, connect(settings, purpose="chunks"))
+
+    def _require_standby(self, replica: PostgresSettings) -> None:
+        standby.require_standby(replica, self.identity())
