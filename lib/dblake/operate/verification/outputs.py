@@ -20,11 +20,10 @@ from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
 from dblake.operate.verification.ledger import ChunkDifferences, ChunkResult, Round, append_output_results
 from dblake.serve.consume.cursor import Cursor, read_cursor
-from dblake.serve.consume.event_rows import ROWS_AT_ONCE
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.model import Event
 from dblake.serve.consume.redecodes import replaced_since
-from dblake.serve.consume.row_images import OWN_COLUMNS, RowImages
+from dblake.serve.consume.row_images import build_rows
 from dblake.serve.outputs.sql.comparison import KINDS, SqlCopy, TargetDifferences
 from dblake.serve.outputs.target import ConfiguredOutput
 from dblake.serve.read.reading import LakeReading, open_reading
@@ -147,16 +146,7 @@ class OutputVerification:
         kept = self.output.selection.columns_of(schema)
         assert reading.position is not None, "the table has rows"
         for rows in read_state_rows(reading.table(table)):
-            columns = [column for column in schema.columns
-                       if column.name in rows.column_names and (kept is None or column.name in kept)]
-            images = RowImages(self.paths.source, schema, columns, reading.position)
-            lossy, events = images.lossy_columns(rows), EventTable(self.paths)
-            if any(lossy.values()):
-                events.refresh()
-            texts = images.read_texts(lossy, events)
-            part = rows.select([*OWN_COLUMNS, *(column.name for column in columns)])
-            for start in range(0, part.num_rows, ROWS_AT_ONCE):
-                yield images.build(part.slice(start, ROWS_AT_ONCE), texts)
+            yield from build_rows(self.paths, schema, rows, reading.position, kept)
 
     def _record(self, readings: _WrongByTable, repaired: Mapping[str, int]) -> None:
         self._rounds += 1

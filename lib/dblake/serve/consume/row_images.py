@@ -7,7 +7,7 @@ Guarantee: a column whose value is not known is absent; a value that state's typ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
+from dblake.base.lake.layout import Paths
 from dblake.serve.consume.event_columns import image_dicts
+from dblake.serve.consume.event_rows import ROWS_AT_ONCE
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import STATE, Event
@@ -105,6 +107,25 @@ class RowImages:
                                       strict=True):
                 _fold_row(texts, lossy_names, key, op, after)
         return texts
+
+
+def build_rows(
+    paths: Paths, schema: TableSchema, rows: pa.Table, position: Position, kept: Collection[str] | None = None
+) -> Iterator[list[Event]]:
+    """Yield a portion of a table's rows as of a position as events, ROWS_AT_ONCE at a time.
+
+    ``rows`` has OWN_COLUMNS; ``kept`` are the names of the columns that the images have, None for all.
+    """
+    columns = [column for column in schema.columns
+               if column.name in rows.column_names and (kept is None or column.name in kept)]
+    images, events = RowImages(paths.source, schema, columns, position), EventTable(paths)
+    lossy = images.lossy_columns(rows)
+    if any(lossy.values()):
+        events.refresh()
+    texts = images.read_texts(lossy, events)
+    part = rows.select([*OWN_COLUMNS, *(column.name for column in columns)])
+    for start in range(0, part.num_rows, ROWS_AT_ONCE):
+        yield images.build(part.slice(start, ROWS_AT_ONCE), texts)
 
 
 def has_items(lists: pa.ChunkedArray) -> np.ndarray:

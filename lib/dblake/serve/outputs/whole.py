@@ -18,10 +18,9 @@ from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateError, S
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.base.lake.layout import Paths
-from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import STATE, Event, Transaction
-from dblake.serve.consume.row_images import OWN_COLUMNS, RowImages
+from dblake.serve.consume.row_images import build_rows
 from dblake.serve.consume.transactions import SpooledEvents, StoredEvents
 from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.points import Point
@@ -87,15 +86,9 @@ class RowLookup:
                         pa.map_(pa.string(), pa.string()))
         texts = key_texts(maps, schema.primary_key)
         for rows in read_state_rows(rows_at, texts):
-            columns = [column for column in schema.columns if column.name in rows.column_names]
-            images = RowImages(self._paths.source, schema, columns, at)
-            lossy = images.lossy_columns(rows)
-            events = EventTable(self._paths)
-            if any(lossy.values()):
-                events.refresh()
-            part = rows.select([*OWN_COLUMNS, *(column.name for column in columns)])
-            for row in images.build(part, images.read_texts(lossy, events)):
-                yield key_of(row), row
+            for part in build_rows(self._paths, schema, rows, at):
+                for row in part:
+                    yield key_of(row), row
 
 
 @dataclass

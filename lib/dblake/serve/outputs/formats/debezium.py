@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from dblake.base.core.errors import EventRejected
+from dblake.base.core.log_places import binlog_place
 from dblake.base.core.names import split_qualified
 from dblake.base.core.op import Op
 from dblake.base.core.schema import TableSchema
@@ -58,8 +59,6 @@ _TRANSACTION = {
         {"type": _LONG, "optional": False, "field": "data_collection_order"},
     ],
 }
-_BITS_OF_OFFSET = 36
-"""The lsn of a MySQL position is the log file's number and, in these bits, the offset in it."""
 
 
 class DebeziumFormat:
@@ -135,10 +134,10 @@ class DebeziumFormat:
         txid = int(event.txid) if event.txid and event.txid.isdigit() else None
         if self._connector == "postgres":
             return common | {"schema": schema, "table": table, "txId": txid, "lsn": position.lsn, "xmin": None}
+        file, offset = binlog_place(position.lsn)
         return common | {
-            "table": table, "server_id": 0, "gtid": None, "file": f"binlog.{position.lsn >> _BITS_OF_OFFSET:06d}",
-            "pos": position.lsn & ((1 << _BITS_OF_OFFSET) - 1), "row": position.seq >> 1 & 0x7FFFF, "thread": None,
-            "query": None,
+            "table": table, "server_id": 0, "gtid": None, "file": f"binlog.{file:06d}", "pos": offset,
+            "row": position.seq >> 1 & 0x7FFFF, "thread": None, "query": None,
         }
 
 
