@@ -12,6 +12,7 @@
     │   ├── PositionLost             78  the log no longer holds the position where capture must resume
     │   │   └── LogWentBack          78  the server was restored to a state before that position
     │   ├── TableUnreadable          75  the rows of one table cannot be read, those of others can
+    │   │   ├── ReplicaLags          75  the replica that serves chunks is behind or unavailable
     │   │   └── TableLocked          75  another session holds a lock on it
     │   ├── WrongServer              78  the server is not the one that landing was captured from
     │   │   └── DivergedServer       78  it has transactions among those that landed which did not land
