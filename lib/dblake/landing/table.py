@@ -31,7 +31,7 @@ from dblake.base.core.source import ServerIdentity
 from dblake.base.core.transient import storage_fault, transient_reason
 from dblake.base.lake.commits import COMMIT_ID, new_commit_id
 from dblake.base.lake.locks import commit_lock
-from dblake.base.lake.log import Application
+from dblake.base.lake.log import COMMITS_PER_OPENING, Application
 from dblake.base.lake.panics import hidden_panics
 from dblake.base.lake.storage import is_local
 from dblake.base.lake.tables import create_table, open_table
@@ -143,10 +143,12 @@ class Landing:
 
     def _open(self) -> DeltaTable:
         try:
-            return open_table(self._path)
+            table = open_table(self._path)
         except TableNotFoundError:
             create_table(self._path, LANDING, _CONFIGURATION)
-            return open_table(self._path)
+            table = open_table(self._path)
+        self._opened_at = table.version()
+        return table
 
     def _read_reached(self) -> Reached | None:
         """Return the metadata of capture's newest commit; maintenance may have committed after it."""
@@ -194,6 +196,9 @@ class Landing:
         self.reached = reached
 
     def _append(self, rows: pa.Table, reached: Reached, commit_id: str) -> None:
+        if self._table.version() - self._opened_at >= COMMITS_PER_OPENING:
+            self._table = self._open()
+            self._require_unchanged(reached)
         properties = CommitProperties(
             custom_metadata={**reached.to_metadata(), COMMIT_ID: commit_id},
             app_transactions=[Transaction(self._application, reached.batch)],
@@ -221,6 +226,11 @@ class Landing:
         if newest != self.reached:
             raise _fenced(reached) from error
         return False
+
+    def _require_unchanged(self, reached: Reached) -> None:
+        """Raise Fenced if another process has landed a batch: the table, just opened again, would accept ours."""
+        if self._read_reached() != self.reached:
+            raise _fenced(reached)
 
 
 def _fenced(reached: Reached) -> Fenced:

@@ -25,6 +25,9 @@ from dblake.base.lake.storage import is_local
 from dblake.base.lake.tables import find_table, has_table, open_table, storage_options, table_bytes
 
 _LITTLE_BYTES = 256 << 20
+COMMITS_PER_OPENING = 25
+"""How many versions a table stays open. Each commit of a writer takes longer by some 0.3 ms of CPU for each of those
+before it since it opened the table, whatever checkpoints there are; see ``benchmarks/commits.py``."""
 
 
 class DataFile(Protocol):
@@ -120,23 +123,27 @@ class Application:
 class OpenTable:
     """A table that stays open: to read on costs two requests and the new commits, however long the log is.
 
-    Rotated credentials are used, as where a table is opened each time.
+    It is opened again after ``COMMITS_PER_OPENING`` versions, and with rotated credentials.
     """
 
     def __init__(self, path: str) -> None:
         """Open the table. Raises TableNotFoundError without one."""
-        self._path, self._options = path, storage_options(path)
-        self.delta = open_table(path)
+        self._path = path
+        self._open()
         self._reached: dict[str, tuple[int, int]] = {}
 
     def refresh(self) -> bool:
         """Read the log's new entries; return True if there were any."""
-        before, options = self.delta.version(), storage_options(self._path)
-        if options == self._options:
+        before = self.delta.version()
+        if storage_options(self._path) == self._options and before - self._opened_at < COMMITS_PER_OPENING:
             self.delta.update_incremental()
         else:
-            self.delta, self._options = open_table(self._path), options
+            self._open()
         return self.delta.version() != before
+
+    def _open(self) -> None:
+        self._options, self.delta = storage_options(self._path), open_table(self._path)
+        self._opened_at = self.delta.version()
 
     def has_next(self) -> bool:
         """Return whether the log has a newer version; see ``has_version``."""

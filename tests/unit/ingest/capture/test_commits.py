@@ -14,6 +14,8 @@ from dblake.base.core.errors import Fenced, TableUnavailable
 from dblake.base.core.position import Position, ResumePoint
 from dblake.base.core.source import ServerIdentity
 from dblake.base.lake.locks import commit_lock
+from dblake.base.lake.log import COMMITS_PER_OPENING
+from dblake.base.lake.tables import open_table
 from dblake.ingest.capture.batch import Batch
 from dblake.ingest.capture.commits import Committer
 from dblake.landing.columns import LANDING
@@ -113,3 +115,29 @@ def test_failed_commit_raises_in_take_landed(path: str) -> None:
     reached = Landing(path, "shop").reached
     assert reached is not None and reached.lease_epoch == 2
     mine.close()
+
+
+def test_landing_opened_again_between_commits_fences_after_other_capture(path: str) -> None:
+    mine = Landing(path, "shop")
+    for number in range(1, COMMITS_PER_OPENING + 1):
+        mine.commit(batch(number).rows, reached(number, lease_epoch=1))
+    other = Landing(path, "shop")
+    other.commit(batch(number + 1).rows, reached(number + 1, lease_epoch=2))
+    # This commit opens the table again, at a version that has the other's batch: Delta itself would accept it.
+    with pytest.raises(Fenced, match=f"batch {number + 1} was rejected"):
+        mine.commit(batch(number + 1).rows, reached(number + 1, lease_epoch=1))
+    assert Landing(path, "shop").reached == reached(number + 1, lease_epoch=2)
+
+
+def test_landing_commits_do_not_accumulate_in_memory(path: str) -> None:
+    landing = Landing(path, "shop")
+    tables = dict[int, object]()
+    for number in range(1, 3 * COMMITS_PER_OPENING):
+        landing.commit(batch(number).rows, reached(number, lease_epoch=1))
+        tables[id(landing._table)] = landing._table
+    assert len(tables) == 3
+    assert sorted(open_table(path).to_pyarrow_table()["batch"].to_pylist()) == list(range(1, number + 1))
+
+
+def reached(number: int, *, lease_epoch: int) -> Reached:
+    return Reached(number, lease_epoch, SERVER, ResumePoint(1, str(number), Position(1, number)))
