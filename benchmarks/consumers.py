@@ -167,7 +167,6 @@ def writing(bench: Bench, rate: int) -> Iterator[list[int]]:
     def write() -> None:
         per_tick = max(1, round(rate * _TICK_SECONDS))
         with closing(bench.server.connect(bench.settings.database)) as conn, conn.cursor() as cursor:
-            cursor.execute("SET synchronous_commit = off")
             due = time.perf_counter()
             while not stop.is_set():
                 cursor.execute("CALL public.write(1, %s)", (per_tick,))
