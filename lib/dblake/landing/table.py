@@ -175,7 +175,7 @@ class Landing:
         Raises Fenced if another process has landed a batch since this table was opened, LandingUnavailable if storage
         fails. In both cases this process cannot know whether the batch has landed and must end; the next one reads it
         from the table. On object storage a commit that failed is looked up in the table's log and tried again if it
-        is not there.
+        is not there. So is, everywhere, one that Delta rejects because another job has changed the table.
         """
         commit_id = new_commit_id()
         with commit_lock(self._path, shared=True):
@@ -184,15 +184,17 @@ class Landing:
                     self._append(rows, reached, commit_id)
                     break
                 except (DeltaError, OSError) as error:
-                    if not is_local(self._path) and self._has_landed(reached, commit_id, error):
+                    # Delta also rejects an append where maintenance has deleted rows since the table was opened.
+                    is_rejected = isinstance(error, CommitFailedError)
+                    if (is_rejected or not is_local(self._path)) and self._has_landed(reached, commit_id, error):
                         break
-                    if isinstance(error, CommitFailedError):
-                        raise _fenced(reached) from error
                     fault = storage_fault(error)
-                    if pause is None or is_local(self._path) or (fault and fault.is_permanent):
+                    is_final = is_local(self._path) and not is_rejected
+                    if pause is None or is_final or (fault and fault.is_permanent):
                         raise _unavailable(reached, error) from error
-                    logger.warning("batch %d could not be landed, trying again: %s", reached.batch, _reason(error))
-                    time.sleep(pause)
+                    if not is_rejected:
+                        logger.warning("batch %d could not be landed, trying again: %s", reached.batch, _reason(error))
+                        time.sleep(pause)
         self.reached = reached
 
     def _append(self, rows: pa.Table, reached: Reached, commit_id: str) -> None:

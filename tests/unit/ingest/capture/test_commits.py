@@ -141,3 +141,15 @@ def test_landing_commits_do_not_accumulate_in_memory(path: str) -> None:
 
 def reached(number: int, *, lease_epoch: int) -> Reached:
     return Reached(number, lease_epoch, SERVER, ResumePoint(1, str(number), Position(1, number)))
+
+
+def test_landing_commit_after_maintenance_deleted_rows_lands(path: str) -> None:
+    landing = Landing(path, "shop")
+    for number in (1, 2, 3):
+        landing.commit(batch(number).rows, reached(number, lease_epoch=1))
+    # Delta rejects an append to the version before: rows that it "read" are gone.
+    with commit_lock(path):
+        open_table(path).delete("batch <= 2")
+    landing.commit(batch(4).rows, reached(4, lease_epoch=1))
+    landing.commit(batch(5).rows, reached(5, lease_epoch=1))
+    assert sorted(open_table(path).to_pyarrow_table()["batch"].to_pylist()) == [3, 4, 5]
