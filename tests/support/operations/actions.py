@@ -279,7 +279,8 @@ def lose_log(scene: Scene) -> str:
         scene.try_to_run("RESET MASTER" if scene.database.kind == "mariadb" else "RESET BINARY LOGS AND GTIDS")
         what = "log reset"
     else:
-        scene.try_to_run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "PURGE BINARY LOGS BEFORE now()")
+        # BEFORE excludes files of the present second.
+        scene.try_to_run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "DO sleep(1.1)", "PURGE BINARY LOGS BEFORE now()")
         what = "log purged"
     scene.system.start_capture()
     return what

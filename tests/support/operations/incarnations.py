@@ -8,6 +8,7 @@ its beginning it must have all rows at once. Large transactions land, and reach 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
@@ -39,10 +40,9 @@ def compact_incarnations(scene: Scene, lose_log: Callable[[Scene], str]) -> str:
     with followed(system.paths) as followers:
         _write_and_advance(scene)
         did = lose_log(scene)
-        waited = 0.0
-        while system.incarnation == before and waited < _GAP_SECONDS:
+        deadline = time.monotonic() + _GAP_SECONDS
+        while system.incarnation == before and time.monotonic() < deadline:
             system.wait(0.3)
-            waited += 0.3
         if system.incarnation == before:
             scene.note(f"capture has not gone on after lost log within {_GAP_SECONDS:.0f} s")
         _write_and_advance(scene)
