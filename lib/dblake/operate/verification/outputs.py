@@ -7,12 +7,13 @@ yet is no difference. The ledger has one row for each table and reading, with th
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import pyarrow as pa
 
 from dblake.base.core.errors import CopyDiffers, StateNotReady, Unsupported
 from dblake.base.core.names import abbreviated
@@ -28,6 +29,7 @@ from dblake.serve.outputs.sql.comparison import KINDS, SqlCopy, TargetDifference
 from dblake.serve.outputs.target import ConfiguredOutput
 from dblake.serve.read.reading import LakeReading, open_reading
 from dblake.serve.read.rows import read_state_rows
+from dblake.transform.state.fold import key_texts
 
 _WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.2
 """How long a verification waits for events, and between two looks."""
@@ -163,10 +165,10 @@ class OutputVerification:
 
 
 def _keys(rows: TargetDifferences, kind: str) -> list[str]:
-    return [_key_text(row) for row in rows.listed[kind]]
-
-
-def _key_text(row: Event) -> str:
-    """Return a row's key as state writes it."""
-    parts = [(row.key or {}).get(name) for name in row.schema.primary_key]
-    return str(parts[0]) if len(parts) == 1 else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
+    """Return the keys of listed rows as state writes them."""
+    listed = rows.listed[kind]
+    if not listed:
+        return []
+    keys = pa.array([list((row.key or {}).items()) for row in listed], pa.map_(pa.string(), pa.string()))
+    texts: list[str] = key_texts(keys, tuple(listed[0].schema.primary_key)).to_pylist()
+    return texts
