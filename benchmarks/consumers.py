@@ -27,6 +27,7 @@ from benchmarks.process import run
 from dblake.base.lake.layout import Paths
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.serve.consume import Partition, open_subscription
+from dblake.serve.consume.catch_up import CatchUpMode
 
 _TABLES = 40
 _BODY_BYTES = 2496
@@ -141,11 +142,16 @@ def measure_partitions(lake: Path) -> None:
 
 
 def measure_bootstrap(lake: Path) -> None:
-    """Print how long a new consumer takes to have all rows: from state, and from the first event on."""
-    print(f"\n{'a new consumer':24}{'events':>12}{'seconds':>10}")
-    for name, start in (("bootstrap", "bootstrap"), ("look-back", "1/0")):
-        (found,) = _deliver([{"warehouse": str(lake), "start": start}])
-        print(f"{name:24}{found.events:12,}{found.seconds:10.2f}")
+    """Print how long a consumer takes to have all rows: from state, from all events, and from the keys that changed."""
+    print(f"\n{'a consumer':24}{'events':>12}{'seconds':>10}{'÷ look-back':>13}")
+    look_back = 0.0
+    for name, options in (
+        ("look-back", {"start": "1/0"}), ("consolidated", {"start": "1/0", "catch_up": "auto"}),
+        ("bootstrap", {"start": "bootstrap"}),
+    ):
+        (taken,) = _deliver([{"warehouse": str(lake), **options}])
+        look_back = look_back or taken.seconds
+        print(f"{name:24}{taken.events:12,}{taken.seconds:10.2f}{taken.seconds / look_back:13.2f}")
 
 
 def measure_beside_debezium(bench: Bench, lake: Path, events: int) -> None:
@@ -195,13 +201,14 @@ def _deliver(subscribers: Sequence[dict[str, Any]]) -> list[Delivery]:
 
 def _subscribe(
     warehouse: str, start: str, tables: Sequence[str] = ("public.*",), columns: dict[str, list[str]] | None = None,
-    partition: tuple[Literal["hash", "mod"], int, int] | None = None,
+    partition: tuple[Literal["hash", "mod"], int, int] | None = None, catch_up: CatchUpMode = "events",
 ) -> dict[str, float]:
     """Take all events there are; return what ``Delivery`` has."""
     import pandas  # noqa: F401 - Arrow imports it at its first use, where it is installed
     part = Partition(partition[0], partition[1], (partition[2],)) if partition else None
     subscription = open_subscription(
-        [Paths(warehouse, "bench")], tables=tables, columns=columns, partition=part, start=start, until_caught_up=True
+        [Paths(warehouse, "bench")], tables=tables, columns=columns, partition=part, start=start, catch_up=catch_up,
+        until_caught_up=True,
     )
     began, read, events = time.perf_counter(), _read_bytes(), 0
     with subscription:

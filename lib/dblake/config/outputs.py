@@ -91,6 +91,11 @@ class OutputConfig(Section):
         description="Whether what has landed is delivered before reconcile has it; auto: on a local disk, but not with "
                     "`rows: whole` or `--until-caught-up`.",
     )
+    catch_up: Literal["events", "consolidated", "auto"] = Field(
+        "events",
+        description="How a start that is behind state begins. events: with all events; consolidated: with each changed "
+                    "key once; auto: with what costs less.",
+    )
     partition: PartitionConfig | None = Field(None, description="Share of the keys delivered; null: all.")
     group: GroupConfig | None = Field(
         None, description="Several processes share the output; instead of `partition`. null: one process."

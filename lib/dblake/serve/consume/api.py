@@ -11,6 +11,7 @@ from dblake.base.core.errors import ConfigError
 from dblake.base.core.schema import TableSchema
 from dblake.base.core.zookeeper_url import ZookeeperUrl
 from dblake.base.lake.layout import Paths
+from dblake.serve.consume.catch_up import CatchUpMode
 from dblake.serve.consume.checkpoints import FILE, open_store
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.group import GroupSubscription
@@ -22,7 +23,7 @@ def open_subscription(
     sources: Sequence[Paths], *, tables: Sequence[str] = ("*.*",), columns: Mapping[str, Sequence[str]] | None = None,
     partition: Partition | None = None, start: str = "bootstrap", checkpoint: str | None = None,
     resume: str | None = None, schemas: Mapping[str, TableSchema] | None = None, live: Live = "auto",
-    until_caught_up: bool = False, stop: threading.Event | None = None,
+    catch_up: CatchUpMode = "events", until_caught_up: bool = False, stop: threading.Event | None = None,
 ) -> Subscription:
     """Return a subscription to selected tables of one or several sources; use it in a ``with`` block.
 
@@ -30,14 +31,16 @@ def open_subscription(
     the URL of a store, ``file:PATH`` or ``zookeeper://host:port/path``; ``resume`` is a checkpoint that the caller
     keeps instead. ``schemas`` are the schemas that the consumer was written for, by table. With ``live`` transactions
     are delivered when they have landed, before they are in events; ``auto``: on a local disk, but not with
-    ``until_caught_up``. Iteration ends when ``stop`` is set, or, with ``until_caught_up``, after what there is. Raises
-    UsageError for a point that cannot be parsed, ConfigError for an invalid pattern or URL.
+    ``until_caught_up``. With ``catch_up`` ``consolidated`` a subscription that is behind state begins with each changed
+    key once, as state has it; ``auto``: if that costs less than all events. Iteration ends when ``stop`` is set, or,
+    with ``until_caught_up``, after what there is. Raises UsageError for a point that cannot be parsed, ConfigError for
+    an invalid pattern or URL.
     """
     if checkpoint is not None and checkpoint.startswith(FILE):
         checkpoint = FILE + str(Path(checkpoint.removeprefix(FILE)).absolute())
     settings = SubscriptionSettings(
         Selection(tables, columns or {}, partition), start, resume, until_caught_up=until_caught_up,
-        schemas=schemas or {}, live=live,
+        schemas=schemas or {}, live=live, catch_up=catch_up,
     )
     return Subscription(sources, settings, open_store(checkpoint) if checkpoint else None, stop)
 
@@ -45,15 +48,15 @@ def open_subscription(
 def open_group(
     sources: Sequence[Paths], *, group: str, partitions: int, tables: Sequence[str] = ("*.*",),
     columns: Mapping[str, Sequence[str]] | None = None, start: str = "bootstrap",
-    schemas: Mapping[str, TableSchema] | None = None, live: Live = "auto", until_caught_up: bool = False,
-    stop: threading.Event | None = None,
+    schemas: Mapping[str, TableSchema] | None = None, live: Live = "auto", catch_up: CatchUpMode = "events",
+    until_caught_up: bool = False, stop: threading.Event | None = None,
 ) -> GroupSubscription:
     """Return this process's part of a consumer group; use it in a ``with`` block.
 
     ``group`` is a URL ``zookeeper://host:port/path`` of the group alone. Its members share ``partitions`` hash
-    partitions of the keys, each with its own checkpoint there; ``live`` is as for a subscription. Iteration ends when
-    ``stop`` is set, or, with ``until_caught_up``, after what events hold of the partitions that are this member's.
-    Raises ConfigError for an invalid URL or pattern.
+    partitions of the keys, each with its own checkpoint there; ``live`` and ``catch_up`` are as for a subscription.
+    Iteration ends when ``stop`` is set, or, with ``until_caught_up``, after what events hold of the partitions that are
+    this member's. Raises ConfigError for an invalid URL or pattern.
     """
     from dblake.serve.consume.zookeeper.checkpoint import ZookeeperCheckpoint
     from dblake.serve.consume.zookeeper.membership import ZookeeperMembership
@@ -63,7 +66,8 @@ def open_group(
     except ValueError as error:
         raise ConfigError(f"group: {error}", next_step="correct the URL") from None
     settings = SubscriptionSettings(
-        Selection(tables, columns or {}), start, until_caught_up=until_caught_up, schemas=schemas or {}, live=live
+        Selection(tables, columns or {}), start, until_caught_up=until_caught_up, schemas=schemas or {}, live=live,
+        catch_up=catch_up,
     )
 
     def open_partition(number: int) -> ZookeeperCheckpoint:

@@ -23,7 +23,8 @@ class Bootstrap:
     """A bootstrap under way at a frontier: state as of ``position`` and landing ``batch``, read at ``versions``.
 
     All rows of tables before ``table``, in order of names, are delivered, and ``rows`` rows of that one. ``id``
-    identifies the bootstrap.
+    identifies the bootstrap. With ``since``, only keys count that changed after it, in batches after ``since_batch``:
+    consolidated changes, which have no ``id``.
     """
 
     position: Position
@@ -32,6 +33,8 @@ class Bootstrap:
     table: str = ""
     rows: int = 0
     id: str = ""
+    since: Position | None = None
+    since_batch: int = 0
 
 
 @dataclass(slots=True)
@@ -52,6 +55,12 @@ class Cursor:
     bootstrap: Bootstrap | None = None
     reached: int = 0
     newest: Position | None = None
+
+    @property
+    def oldest_needed(self) -> int:
+        """The landing batch after which events are still read."""
+        one = self.bootstrap
+        return self.batch if one is None or one.since is None else one.since_batch
 
     def has_events_since(self, batch: int) -> bool:
         """Return whether events of this landing batch, or of a later one, may have been delivered."""
@@ -117,6 +126,8 @@ def _as_json(cursor: Cursor) -> dict[str, Any]:
             "position": str(one.position), "batch": one.batch, "versions": dict(one.versions), "table": one.table,
             "rows": one.rows, "id": one.id,
         }
+        if one.since is not None:
+            entry["bootstrap"] |= {"since": str(one.since), "since_batch": one.since_batch}
     return entry
 
 
@@ -125,6 +136,7 @@ def _from_json(entry: Mapping[str, Any]) -> Cursor:
     bootstrap = None if one is None else Bootstrap(
         Position.parse(one["position"]), int(one["batch"]), {str(t): int(v) for t, v in one["versions"].items()},
         str(one["table"]), int(one["rows"]), str(one.get("id", "")),
+        Position.parse(one["since"]) if "since" in one else None, int(one.get("since_batch", 0)),
     )
     schemas = {str(table): str(schema_id) for table, schema_id in entry["schemas"].items()}
     batch = int(entry["batch"])

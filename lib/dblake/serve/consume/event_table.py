@@ -8,7 +8,7 @@ in portions that fit in memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -180,6 +180,11 @@ class EventTable:
             portion = replace(wanted, after_batch=first - 1, until_batch=last)
             yield last, concat_by_position(list(self._reader.read(portion, probes_rows=probes)))
             first = last + 1
+
+    def read_columns(self, wanted: Predicate, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield some columns of the wanted rows, in no particular order."""
+        if self._reader is not None:
+            yield from self._reader.read(wanted, columns, probes_rows=wanted.rows is not None)
 
     def oldest_commit(self, wanted: Predicate) -> datetime | None:
         """Return the earliest commit time in the first file with wanted rows; None without one.

@@ -29,6 +29,8 @@ class ControlKind(StrEnum):
 
     BOOTSTRAP_STARTED = "bootstrap_started"
     BOOTSTRAP_FINISHED = "bootstrap_finished"
+    CONSOLIDATED_STARTED = "consolidated_started"
+    CONSOLIDATED_FINISHED = "consolidated_finished"
     SCHEMA = "schema"
     GAP = "gap"
     INCARNATION = "incarnation"

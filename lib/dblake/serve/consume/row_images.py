@@ -51,7 +51,7 @@ class RowImages:
         events = []
         for key_text, incarnation, lsn, seq, _, lossy, missing, image in zip(*own_values, images, strict=True):
             after: dict[str, str | None] = dict(zip(names, image, strict=True))
-            parts = self._key_parts(key_text)
+            parts = self.key_parts(key_text)
             key = None if parts is None else dict(zip(schema.primary_key, parts, strict=True))
             after.update(key or {})
             for name in missing or ():
@@ -70,7 +70,8 @@ class RowImages:
             ))
         return events
 
-    def _key_parts(self, key_text: str | None) -> tuple[str, ...] | None:
+    def key_parts(self, key_text: str | None) -> tuple[str, ...] | None:
+        """Return the values of a key as its columns have them; None without a key."""
         if key_text is None or not self.schema.primary_key:
             return None
         return (key_text,) if len(self.schema.primary_key) == 1 else tuple(json.loads(key_text))
@@ -87,7 +88,7 @@ class RowImages:
         """Return by key the columns that state's types cannot hold; ``rows`` has ``_key`` and ``_lossy``."""
         names, lossy_names = {column.name for column in self.columns}, dict[tuple[str, ...], set[str]]()
         for row in rows.select(["_key", "_lossy"]).filter(pa.array(has_items(rows["_lossy"]))).to_pylist():
-            parts = self._key_parts(row["_key"])
+            parts = self.key_parts(row["_key"])
             if parts is not None:
                 lossy_names[parts] = names.intersection(row["_lossy"])
         return lossy_names

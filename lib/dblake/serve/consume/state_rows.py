@@ -8,7 +8,7 @@ type cannot hold is taken from events (``row_images``). Which versions belong to
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from dblake.base.core.schema import TableSchema
 from dblake.base.lake.frontier import Frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application
-from dblake.base.lake.tables import open_table
+from dblake.base.lake.tables import DeltaTable, open_table
 from dblake.serve.consume.event_rows import ROWS_AT_ONCE
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
@@ -32,14 +32,13 @@ from dblake.serve.consume.row_images import OWN_COLUMNS, RowImages, Texts, has_i
 from dblake.transform.state.files import FileReader, StateFile, TableFiles
 
 
-def readable_version(paths: Paths, table: str, frontier: Frontier) -> int:
-    """Return the version of a state table to read at a frontier.
+def readable_version(newest: DeltaTable, source: str, table: str, frontier: Frontier) -> int:
+    """Return the version of a state table to read at a frontier; ``newest`` is the table as it is now.
 
     The newest one, if state has not advanced since: maintenance may have compacted it and removed files of the
     recorded version.
     """
-    newest = open_table(paths.state(*split_qualified(table)))
-    if (newest.transaction_version(Application.state(paths.source)) or 0) <= frontier.batch:
+    if (newest.transaction_version(Application.state(source)) or 0) <= frontier.batch:
         return newest.version()
     return frontier.versions[table]
 
@@ -58,6 +57,8 @@ class StateRows:
     position: Position
     selection: Selection
     events: EventTable
+    keys: pa.Array | None = None
+    """The keys whose rows are read, as texts of ``_key``; None for all."""
 
     def __post_init__(self) -> None:
         table = self.schema.table
@@ -84,12 +85,17 @@ class StateRows:
                 yield self._images.build(rows.slice(start, ROWS_AT_ONCE), texts)
             skip = 0
 
-    def _read_files(self, *, only_lossy: bool = False) -> Iterator[pa.Table]:
-        """Yield the selected rows by files, in order of their paths, and by row groups.
+    def read_keys(self) -> pa.Array:
+        """Return the texts of the keys of all rows that ``read`` yields, in its order."""
+        parts = [rows["_key"].combine_chunks() for rows in self._read_files(("_key", "_deleted"))]
+        return pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+
+    def _read_files(self, columns: Sequence[str] = (), *, only_lossy: bool = False) -> Iterator[pa.Table]:
+        """Yield the selected rows by files, in order of their paths, and by row groups; without ``columns`` with all.
 
         ``only_lossy`` leaves out row groups without a lossy value; only the column of lossy names is read there.
         """
-        names = [*OWN_COLUMNS, *(() if only_lossy else (column.name for column in self._columns))]
+        names = columns or [*OWN_COLUMNS, *(() if only_lossy else (column.name for column in self._columns))]
         for file in sorted(self._files.files(), key=lambda one: one.path):
             if self._may_select(file):
                 with self._open_file(file) as reader:
@@ -116,6 +122,8 @@ class StateRows:
         partition = self.selection.partition
         if partition is not None:
             wanted &= self._in_partition(partition, rows)
+        if self.keys is not None:
+            wanted &= pc.is_in(rows["_key"], self.keys).to_numpy()
         return rows if wanted.all() else rows.filter(pa.array(wanted))
 
     def _in_partition(self, partition: Partition, rows: pa.Table) -> np.ndarray:

@@ -18,7 +18,8 @@ from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.base.lake.incarnations import is_continued, is_recorded
 from dblake.base.lake.layout import Paths
-from dblake.serve.consume.cursor import Cursor
+from dblake.serve.consume.catch_up import CatchUp, CatchUpMode, ConsolidatedRows
+from dblake.serve.consume.cursor import Bootstrap, Cursor
 from dblake.serve.consume.event_rows import EventBuilder
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
@@ -34,6 +35,11 @@ from dblake.serve.consume.transactions import SpooledEvents, schemas_of, whole_t
 _NO_TABLE = "-"
 """The table of a bootstrap that has begun and has no tables."""
 
+_CONSOLIDATED = {
+    ControlKind.BOOTSTRAP_STARTED: ControlKind.CONSOLIDATED_STARTED,
+    ControlKind.BOOTSTRAP_FINISHED: ControlKind.CONSOLIDATED_FINISHED,
+}
+
 Step = tuple[Transaction, Cursor]
 """A transaction or control entry, and the cursor after it."""
 
@@ -43,11 +49,12 @@ class SourceStream:
 
     def __init__(
         self, paths: Paths, selection: Selection, start: str, cursor: Cursor | None,
-        readers: Mapping[str, TableSchema] | None = None, *, is_live: bool = False,
+        readers: Mapping[str, TableSchema] | None = None, *, is_live: bool = False, catch_up: CatchUpMode = "events",
     ) -> None:
         """``readers`` are the schemas that the consumer was written for, by table; other tables have their own.
 
-        With ``is_live`` what has landed is delivered before it is in events.
+        With ``is_live`` what has landed is delivered before it is in events. ``catch_up`` is how the first poll comes
+        from the cursor to state's frontier.
         """
         self.source = paths.source
         self.cursor = cursor
@@ -56,6 +63,7 @@ class SourceStream:
         self._paths, self._selection, self._start = paths, selection, start
         self._schemas = Schemas(paths)
         self._landed, self._is_live = LandedEvents(paths, self.events, self._schemas), is_live
+        self._catch_up = CatchUp(paths, self.events, self._schemas, selection, catch_up)
         self._builder = EventBuilder(paths.source, selection, self._schemas.get, readers or {})
 
     def poll(self) -> Iterator[Step]:
@@ -81,6 +89,8 @@ class SourceStream:
         else:
             yield from self._find_discontinuity(cursor)
         cursor = self.cursor or cursor
+        if cursor.bootstrap is None:
+            cursor = self._advance(self._catch_up.plan(cursor) or cursor)
         if cursor.bootstrap is not None:
             yield from self._bootstrap(cursor)
             self.events.refresh()
@@ -120,7 +130,7 @@ class SourceStream:
                 one for one in replaced_since(self._paths, cursor.run)
                 if one.run <= events.run and cursor.has_events_since(one.first) and self._selection.has_table(one.table)
             ]
-        is_expired = events.consolidated > cursor.batch
+        is_expired = events.consolidated > cursor.oldest_needed
         if not replaced and not is_expired:
             self._advance(replace(cursor, run=events.run))
             return
@@ -170,8 +180,7 @@ class SourceStream:
         if not bootstrap.table:
             bootstrap = replace(bootstrap, table=min(bootstrap.versions, default=_NO_TABLE))
             cursor = self._advance(replace(cursor, bootstrap=bootstrap))
-            yield self._control(ControlKind.BOOTSTRAP_STARTED, cursor, bootstrap=bootstrap.id,
-                                tables=sorted(bootstrap.versions))
+            yield self._state_control(ControlKind.BOOTSTRAP_STARTED, cursor, bootstrap)
         for table in sorted(bootstrap.versions):
             if table < bootstrap.table:
                 continue
@@ -183,16 +192,27 @@ class SourceStream:
             if cursor.schemas.get(table) != delivered.schema_id:
                 cursor = self._advance(replace(cursor, schemas={**cursor.schemas, table: delivered.schema_id}))
                 yield self._control(ControlKind.SCHEMA, cursor, table, bootstrap.id, schema_id=delivered.schema_id)
-            rows = StateRows(self._paths, schema, bootstrap.versions[table], bootstrap.position, self._selection,
-                             self.events)
-            for events in rows.read(done):
+            for events in self._state_rows(bootstrap, schema).read(done):
                 done += len(events)
                 cursor = self._advance(replace(cursor, bootstrap=replace(bootstrap, table=table, rows=done)))
                 found = self._builder.resolve(events)
                 yield Transaction(self.source, bootstrap.position, None, found, bootstrap=bootstrap.id), cursor
         cursor = self._advance(replace(cursor, bootstrap=None))
-        yield self._control(ControlKind.BOOTSTRAP_FINISHED, cursor, bootstrap=bootstrap.id,
-                            tables=sorted(bootstrap.versions))
+        yield self._state_control(ControlKind.BOOTSTRAP_FINISHED, cursor, bootstrap)
+
+    def _state_rows(self, bootstrap: Bootstrap, schema: TableSchema) -> StateRows | ConsolidatedRows:
+        if bootstrap.since is not None:
+            return self._catch_up.rows(bootstrap, schema)
+        version = bootstrap.versions[schema.table]
+        return StateRows(self._paths, schema, version, bootstrap.position, self._selection, self.events)
+
+    def _state_control(self, kind: ControlKind, cursor: Cursor, bootstrap: Bootstrap) -> Step:
+        """Return the control entry at the beginning or the end of a bootstrap, or of consolidated changes."""
+        details: dict[str, Any] = {"tables": sorted(bootstrap.versions)}
+        if bootstrap.since is not None:
+            kind = _CONSOLIDATED[kind]
+            details["since"] = str(bootstrap.since)
+        return self._control(kind, cursor, bootstrap=bootstrap.id, **details)
 
     def _changes(self, cursor: Cursor) -> Iterator[Step]:
         """Yield the whole transactions after the cursor."""

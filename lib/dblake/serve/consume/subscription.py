@@ -21,6 +21,7 @@ from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.storage import is_local
+from dblake.serve.consume.catch_up import CatchUpMode
 from dblake.serve.consume.checkpoints import CheckpointStore
 from dblake.serve.consume.cursor import Cursor, parse_checkpoint, write_checkpoint
 from dblake.serve.consume.dead_letters import DeadLetter, append_dead_letters
@@ -50,7 +51,8 @@ class SubscriptionSettings:
     ``ignores_checkpoint`` for all. ``checkpoint`` is one that the caller holds, instead of a store. ``schemas`` are the
     schemas that the consumer was written for, by table. With ``until_caught_up`` the iteration ends after what the
     tables held when it last began to read them. With ``live`` what has landed is delivered before it is in events;
-    ``auto`` is True on a local disk, but not with ``until_caught_up``.
+    ``auto`` is True on a local disk, but not with ``until_caught_up``. ``catch_up``: whether a subscription that is
+    behind begins with each changed key once, as state has it, instead of all events; ``auto`` if that costs less.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -61,6 +63,7 @@ class SubscriptionSettings:
     poll_seconds: float = _POLL_SECONDS
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     live: Live = "auto"
+    catch_up: CatchUpMode = "events"
 
     def reads_tail(self, paths: Paths) -> bool:
         """Return whether what has landed of a source is delivered."""
@@ -215,7 +218,7 @@ class Subscription:
         self._streams = [
             SourceStream(
                 paths, selection, self._settings.start, self._delivered.get(name), self._settings.schemas,
-                is_live=self._settings.reads_tail(paths),
+                is_live=self._settings.reads_tail(paths), catch_up=self._settings.catch_up,
             )
             for name, paths in self._paths.items()
         ]

@@ -139,7 +139,7 @@ class _DeliveryRun:
         wanted = SubscriptionSettings(
             self.selection, options.start or self.target.start,
             ignores_checkpoint=options.start is not None, until_caught_up=options.until_caught_up,
-            live=self.target.live_mode,
+            live=self.target.live_mode, catch_up=self.target.catch_up,
         )
 
         def open_subscription(held: str | None) -> Subscription:
@@ -163,7 +163,8 @@ class _DeliveryRun:
         return open_group(
             [self.paths], group=self.place,
             partitions=group.partitions, tables=self.tables, columns=self.target.columns, start=self.target.start,
-            live=self.target.live_mode, until_caught_up=options.until_caught_up, stop=self.stop,
+            live=self.target.live_mode, catch_up=self.target.catch_up, until_caught_up=options.until_caught_up,
+            stop=self.stop,
         )
 
     def member_opener(self, output: Output, members: GroupSubscription) -> Callable[[str | None], Feed]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dblake.base.core.secret import Reference
+from dblake.serve.consume.catch_up import CatchUpMode
 from dblake.serve.consume.checkpoints import checkpoint_url
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.partition import Partition
@@ -55,6 +56,7 @@ class ConfiguredOutput:
     rows: str = "sent"
     start: str = "bootstrap"
     live: Live = "auto"
+    catch_up: CatchUpMode = "events"
     partition: Partition | None = None
     group: Group | None = None
     max_events: int = 5000
