@@ -19,13 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblake.base.core.arrays import join_chunks
-from dblake.base.core.names import split_qualified
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
 from dblake.base.lake.frontier import Frontier, read_frontier
 from dblake.base.lake.layout import Paths
-from dblake.base.lake.tables import DeltaTable, list_files, open_table
 from dblake.serve.consume.cursor import Bootstrap, Cursor
 from dblake.serve.consume.event_rows import ROWS_AT_ONCE
 from dblake.serve.consume.event_table import EventTable
@@ -33,7 +31,7 @@ from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import STATE, Event
 from dblake.serve.consume.row_images import RowImages
 from dblake.serve.consume.schemas import Schemas
-from dblake.serve.consume.state_rows import StateRows, VersionRemoved, readable_version
+from dblake.serve.consume.state_rows import NewestState, StateRows, VersionRemoved
 from dblake.transform.state.fold import key_texts
 
 CatchUpMode = Literal["events", "consolidated", "auto"]
@@ -92,11 +90,10 @@ class CatchUp:
         changed = self._changed(span)
         if not changed or not changed.keys() <= frontier.versions.keys():
             return None
-        tables = {table: open_table(self._paths.state(*split_qualified(table))) for table in sorted(changed)}
+        tables = {table: NewestState(self._paths, table) for table in sorted(changed)}
         if self._mode == "auto" and not _is_worthwhile(changed, tables):
             return None
-        source = self._paths.source
-        versions = {table: readable_version(state, source, table, frontier) for table, state in tables.items()}
+        versions = {table: state.readable_version(frontier) for table, state in tables.items()}
         return replace(
             cursor, position=position, batch=frontier.batch, newest=position, reached=frontier.batch,
             bootstrap=replace(span, versions=versions),
@@ -153,13 +150,12 @@ class CatchUp:
         return ConsolidatedRows(self._paths.source, schema, rows, changed, span.position)
 
 
-def _is_worthwhile(changed: Mapping[str, ChangedKeys], tables: Mapping[str, DeltaTable]) -> bool:
+def _is_worthwhile(changed: Mapping[str, ChangedKeys], tables: Mapping[str, NewestState]) -> bool:
     """Return whether the changes cost less than the events, by the number of both and of the rows of state."""
     events, keys = sum(each.events for each in changed.values()), sum(len(each.keys) for each in changed.values())
     if events < _MIN_EVENTS_PER_KEY * keys or events - keys < _EVENTS_PER_TABLE * len(tables):
         return False
-    rows: int = sum(pc.sum(list_files(table)["num_records"]).as_py() or 0 for table in tables.values())
-    return rows <= _MAX_ROWS_PER_EVENT * events
+    return sum(state.count_rows() for state in tables.values()) <= _MAX_ROWS_PER_EVENT * events
 
 
 @dataclass

@@ -17,12 +17,11 @@ from dblake.base.lake.frontier import read_frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application, newest_batch
 from dblake.base.lake.query import query_rows
-from dblake.base.lake.tables import open_table
 from dblake.serve.consume.cursor import BEGINNING, Bootstrap, Cursor
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.redecodes import replaced_since
-from dblake.serve.consume.state_rows import readable_version
+from dblake.serve.consume.state_rows import NewestState
 from dblake.serve.read.event_log import EventLog
 from dblake.serve.read.points import Point, parse_point
 from dblake.serve.read.resolve import resolve
@@ -85,10 +84,7 @@ def begin_bootstrap(paths: Paths, events: EventTable, selection: Selection) -> C
                     f"table {replaced.table}: events were decoded again, and its state is not rebuilt yet",
                     next_step="run state, then this again",
                 )
-    versions = {
-        table: readable_version(open_table(paths.state(*split_qualified(table))), paths.source, table, frontier)
-        for table in tables
-    }
+    versions = {table: NewestState(paths, table).readable_version(frontier) for table in tables}
     bootstrap = Bootstrap(frontier.position, frontier.batch, versions, id=uuid.uuid4().hex[:16])
     return replace(_cursor(frontier.position, frontier.batch, events), bootstrap=bootstrap)
 

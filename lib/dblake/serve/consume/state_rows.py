@@ -22,7 +22,7 @@ from dblake.base.core.schema import TableSchema
 from dblake.base.lake.frontier import Frontier
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import Application
-from dblake.base.lake.tables import DeltaTable, open_table
+from dblake.base.lake.tables import list_files, open_table
 from dblake.serve.consume.event_rows import ROWS_AT_ONCE
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
@@ -32,15 +32,26 @@ from dblake.serve.consume.row_images import OWN_COLUMNS, RowImages, Texts, has_i
 from dblake.transform.state.files import FileReader, StateFile, TableFiles
 
 
-def readable_version(newest: DeltaTable, source: str, table: str, frontier: Frontier) -> int:
-    """Return the version of a state table to read at a frontier; ``newest`` is the table as it is now.
+class NewestState:
+    """A state table as it is now: which version a frontier's rows are read at, and how many rows it has."""
 
-    The newest one, if state has not advanced since: maintenance may have compacted it and removed files of the
-    recorded version.
-    """
-    if (newest.transaction_version(Application.state(source)) or 0) <= frontier.batch:
-        return newest.version()
-    return frontier.versions[table]
+    def __init__(self, paths: Paths, table: str) -> None:
+        self._source, self._name = paths.source, table
+        self._table = open_table(paths.state(*split_qualified(table)))
+
+    def readable_version(self, frontier: Frontier) -> int:
+        """Return the version to read at a frontier.
+
+        The newest one, if state has not advanced since: maintenance may have compacted it and removed files of the
+        recorded version.
+        """
+        if (self._table.transaction_version(Application.state(self._source)) or 0) <= frontier.batch:
+            return self._table.version()
+        return frontier.versions[self._name]
+
+    def count_rows(self) -> int:
+        """Return the number of rows, deleted ones included."""
+        return pc.sum(list_files(self._table)["num_records"]).as_py() or 0
 
 
 class VersionRemoved(Exception):
