@@ -21,6 +21,7 @@ def postgres_settings(config: Config) -> PostgresSettings:
         password=source.password.read().get_secret_value(), patterns=source.tables, tls=source.tls,
         tls_ca=source.tls_ca, watermark_schema=source.watermark_schema, slot=source.slot,
         publication=source.publication, log_ddl=source.log_ddl, replica=source.replica_address(),
+        primary=source.primary_address(), watermarks=source.watermarks,
     )
 
 

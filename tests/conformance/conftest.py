@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.backends import Backend, MemoryBackend, PostgresBackend
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
+from tests.support.backends import Backend, MemoryBackend, PostgresBackend, StandbyBackend
 from tests.support.lake import CaptureLake
 from tests.support.mysql_backend import mysql_backend
 from tests.support.postgres import fresh_database
+from tests.support.standby import standby_of
 
-KINDS = ["memory", "postgres", "postgres15", "mariadb", "mysql"]
-_PARITY_KINDS = {"postgres15", "mariadb", "mysql"}
+KINDS = ["memory", "postgres", "postgres15", "messages", "standby", "mariadb", "mysql"]
+_PARITY_KINDS = {"postgres15", "messages", "standby", "mariadb", "mysql"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,9 +45,34 @@ def empty_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
             postgres = PostgresBackend(database)
             yield postgres
             postgres.close()
+    elif request.param == "messages":
+        with fresh_database(request.getfixturevalue("postgres")) as database:
+            messages = PostgresBackend(database, watermarks="messages")
+            yield messages
+            messages.close()
+    elif request.param == "standby":
+        pair: tuple[EmbeddedPostgres, EmbeddedPostgres] = request.getfixturevalue("replicated_postgres")
+        with fresh_database(pair[0]) as database:
+            standby = StandbyBackend(database, pair[1])
+            yield standby
+            standby.close()
     else:
         with mysql_backend(request.getfixturevalue(request.param)) as mysql:
             yield mysql
+
+
+@pytest.fixture(scope="session")
+def replicated_postgres(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+    """Return a primary and its standby."""
+    folder = tmp_path_factory.mktemp("replicated")
+    settings = {"fsync": "off", "max_connections": "200"}
+    with (
+        EmbeddedPostgres(folder / "primary", settings=settings) as primary,
+        standby_of(primary, folder / "standby", version=16, **settings) as standby,
+    ):
+        yield primary, standby
 
 
 @pytest.fixture(params=KINDS)
@@ -55,7 +82,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield backend
 
 
-@pytest.fixture(params=["memory", "postgres", "postgres15"])
+@pytest.fixture(params=["memory", "postgres", "postgres15", "messages", "standby"])
 def keeping_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Yield an empty database of the kinds that retain their log for a reader: it has a slot."""
     with empty_backend(request) as backend:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from psycopg2 import sql
 
@@ -21,9 +21,11 @@ from dblake.base.core.source import Source
 from dblake.ingest.source.memory.database import MemoryDatabase
 from dblake.ingest.source.memory.source import MemorySource
 from dblake.ingest.source.postgres.connection import connect, connect_replication
+from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.ingest.source.postgres.init import run_init
 from dblake.ingest.source.postgres.settings import PostgresSettings
 from dblake.ingest.source.postgres.source import PostgresSource
+from dblake.ingest.source.postgres.watermarks import parse_watermark_message
 from tests.support.postgres import Database, end_sessions
 
 Row = dict[str, str | None]
@@ -166,9 +168,10 @@ class PostgresBackend:
 
     keeps_log_for_reader = has_txids = truncates_together = True
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, watermarks: Literal["table", "messages"] = "table") -> None:
         self.database = database
         self.settings: PostgresSettings | None = None
+        self._watermarks = watermarks
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
         name = _name(schema.table)
@@ -192,7 +195,8 @@ class PostgresBackend:
         self.run(sql.SQL(text).format(_name(table), sql.Identifier(column.name), sql.Literal(default)))
 
     def begin(self) -> Transaction:
-        return PostgresTransaction(self.database)
+        prefix = self.settings.message_prefix if self.settings and self._watermarks == "messages" else None
+        return PostgresTransaction(self.database, prefix)
 
     def delete_unlogged(self, table: str, where: Row) -> None:
         # The publication that is current when a change happens decides whether it is published.
@@ -203,6 +207,8 @@ class PostgresBackend:
 
     def rows(self, table: str) -> list[Row]:
         assert self.settings is not None, "call source() first"
+        if table == WATERMARKS and self._watermarks == "messages":
+            return self._read_messages(self.settings.message_prefix)
         connection = connect(self.settings, purpose="test")
         try:
             with connection.cursor() as cursor:
@@ -216,16 +222,38 @@ class PostgresBackend:
         finally:
             connection.close()
 
+    def _read_messages(self, prefix: str) -> list[Row]:
+        """Return the last watermark of each reader, as rows of the table that is not there."""
+        query = (
+            "SELECT data FROM pg_logical_slot_peek_binary_changes('observer_' || current_database(), NULL, NULL,"
+            " 'proto_version', '1', 'publication_names', 'p', 'messages', 'true')"
+        )
+        messages = [bytes(data) for (data,) in self.database.rows(query)]
+        marks = [parse_watermark_message(data, prefix) for data in messages if data[:1] == b"M"]
+        return [{"id": str(reader), "value": value} for reader, value in dict(filter(None, marks)).items()]
+
     def source(self, *patterns: str) -> Source:
         if self.settings is None:
             server, name = self.database.server, self.database.name
             self.settings = PostgresSettings(
                 name="shop", host="127.0.0.1", port=server.port, database=name, user=f"cap_{name}", password="secret",
-                patterns=patterns, tls="disable", slot=f"slot_{name}", publication="p",
+                patterns=patterns, tls="disable", slot=f"slot_{name}", publication="p", watermarks=self._watermarks,
             )
+            self.settings = self.at_log(self.settings)
             run_init(self.settings, server.user, server.password)
+            if self._watermarks == "messages":
+                self.value("SELECT pg_create_logical_replication_slot('observer_' || current_database(), 'pgoutput')")
         self.settings = replace(self.settings, patterns=patterns)
         return PostgresSource(self.settings)
+
+    def at_log(self, settings: PostgresSettings) -> PostgresSettings:
+        """Return the settings with the server whose log is read."""
+        return settings
+
+    @property
+    def log_database(self) -> Database:
+        """The database on the server whose log is read."""
+        return self.database
 
     def run(self, *statements: str | sql.Composable) -> None:
         """Execute each statement as superuser, in its own transaction."""
@@ -253,19 +281,24 @@ class PostgresBackend:
     def confirmed(self) -> int:
         assert self.settings is not None
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-        return lsn_number(self.value(query, self.settings.slot))
+        return lsn_number(self._log_value(query, self.settings.slot))
 
     def drop_slot(self) -> None:
-        self.value("SELECT pg_drop_replication_slot(%s)", self._await_free_slot())
+        self._log_value("SELECT pg_drop_replication_slot(%s)", self._await_free_slot())
 
     def advance_slot(self) -> None:
-        self.value("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", self._await_free_slot())
+        slot = self._await_free_slot()
+        end = self.value("SELECT pg_current_wal_lsn()::text")
+        self._log_value("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", slot, end)
+
+    def _log_value(self, query: str, *parameters: object) -> Any:
+        return self.log_database.rows(query, parameters)[0][0]
 
     def _await_free_slot(self) -> str:
         """Return the slot's name once no walsender holds it: one ends a moment after its client."""
         assert self.settings is not None
         slot, deadline = str(self.settings.slot), time.monotonic() + 10
-        while self.value("SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot):
+        while self._log_value("SELECT active FROM pg_replication_slots WHERE slot_name = %s", slot):
             assert time.monotonic() < deadline, f"slot {slot} is still in use"
             time.sleep(0.05)
         return slot
@@ -282,7 +315,8 @@ class PostgresBackend:
 
     def cut_connections(self) -> None:
         assert self.settings is not None
-        end_sessions(self.database, "usename = %s", self.settings.user)
+        for database in {self.database, self.log_database}:
+            end_sessions(database, "usename = %s", self.settings.user)
 
     def close(self) -> None:
         """Drop the capture role, which belongs to the server and outlives the database."""
@@ -291,11 +325,42 @@ class PostgresBackend:
             self.run(f"DROP OWNED BY {self.settings.user}", f"DROP ROLE {self.settings.user}")
 
 
-class PostgresTransaction:
-    """A transaction on its own connection."""
+class StandbyBackend(PostgresBackend):
+    """A database on a PostgreSQL server whose log is read from its standby."""
 
-    def __init__(self, database: Database) -> None:
-        self._connection = database.connect()
+    def __init__(self, database: Database, standby: EmbeddedPostgres) -> None:
+        super().__init__(database)
+        self._standby = standby
+
+    def at_log(self, settings: PostgresSettings) -> PostgresSettings:
+        primary = ("127.0.0.1", settings.port)
+        return replace(settings, port=self._standby.port, primary=primary)
+
+    @property
+    def log_database(self) -> Database:
+        return replace(self.database, server=self._standby)
+
+    def close(self) -> None:
+        super().close()
+        # The primary cannot drop the database while a slot of the standby is in it.
+        end_sessions(self.log_database, "datname = %s", self.database.name)
+        query = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+        Database(self._standby, "postgres").rows(query, (self.database.name,))
+
+    def rows(self, table: str) -> list[Row]:
+        assert self.settings is not None, "call source() first"
+        log, self.settings = self.settings, self.settings.at_primary()
+        try:
+            return super().rows(table)
+        finally:
+            self.settings = log
+
+
+class PostgresTransaction:
+    """A transaction on its own connection. With a prefix, updates of the watermark table are log messages."""
+
+    def __init__(self, database: Database, prefix: str | None = None) -> None:
+        self._connection, self._prefix = database.connect(), prefix
         self._connection.autocommit = False
 
     def __enter__(self) -> PostgresTransaction:
@@ -316,6 +381,10 @@ class PostgresTransaction:
         self._execute(statement, list(row.values()))
 
     def update(self, table: str, where: Row, values: Row) -> None:
+        if table == WATERMARKS and self._prefix:
+            content = f"{where['id']} {values['value'] or ''}"
+            self._execute(sql.SQL("SELECT pg_logical_emit_message(true, %s, %s)"), [self._prefix, content])
+            return
         sets = sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in values)
         statement = sql.SQL("UPDATE {} SET {} WHERE {}").format(_name(table), sets, _equal(where))
         self._execute(statement, [*values.values(), *where.values()])

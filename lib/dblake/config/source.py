@@ -23,7 +23,9 @@ SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 DEFAULT_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306}
 _NAMED_BY_SOURCE = ("slot", "publication")
 """Keys whose null means the name derived from the source's name."""
-_POSTGRES_KEYS = {"database": "", "slot": "", "publication": "", "log_ddl": False}
+_POSTGRES_KEYS = {
+    "database": "", "slot": "", "publication": "", "log_ddl": False, "primary": None, "watermarks": "table",
+}
 """Keys of type postgres alone, each with the value that means "not set"."""
 
 
@@ -62,6 +64,16 @@ class SourceConfig(Section):
     replica: str | None = Field(
         None, pattern=SERVER_ADDRESS,
         description="HOST or HOST:PORT of a replica of `host`, from which chunks are read; null: from `host`.",
+    )
+    primary: str | None = Field(
+        None, pattern=SERVER_ADDRESS,
+        description="PostgreSQL 16 or newer: HOST or HOST:PORT of the primary of `host`, which is a standby then: its "
+                    "log and chunks are read, and watermarks are written to the primary. null: `host` is the primary.",
+    )
+    watermarks: Literal["table", "messages"] = Field(
+        "table",
+        description="table: in the table `watermark`. messages: PostgreSQL 14 or newer: as messages in the log, so "
+                    "that the source needs no table of dblake's.",
     )
     watermark_schema: str = Field(
         defaults.WATERMARK_SCHEMA, min_length=1,
@@ -129,13 +141,22 @@ class SourceConfig(Section):
             raise ValueError("database is missing: PostgreSQL is captured one database at a time")
         if self.server_id:
             raise ValueError("server_id requires type mysql or mariadb")
+        if self.primary and self.replica:
+            raise ValueError("replica is for a host that is the primary: with primary, chunks are read from host")
         return self
 
     def replica_address(self) -> tuple[str, int] | None:
         """Return host and port of the replica that chunks are read from; None without one."""
-        if self.replica is None:
+        return self._parse_address(self.replica)
+
+    def primary_address(self) -> tuple[str, int] | None:
+        """Return host and port of the primary that watermarks are written to; None if that is ``host``."""
+        return self._parse_address(self.primary)
+
+    def _parse_address(self, address: str | None) -> tuple[str, int] | None:
+        if address is None:
             return None
-        host, _, port = self.replica.partition(":")
+        host, _, port = address.partition(":")
         return host, int(port or self.port)
 
     def wants(self) -> TableFilter:

@@ -3,7 +3,8 @@
 A server that was restored to an earlier state is the same server to every number that identifies it, and its positions
 come again with other contents. But its heartbeat row has an older value than the one that was captured last, and so the
 next heartbeat in its log names another predecessor. Guarantee: nothing of a log that was opened is passed on before the
-row has the captured value, or a heartbeat in the log names it. Later heartbeats are compared as the log is read.
+row has the captured value, or a heartbeat in the log names it, or the log, read again, has it in its place. Later
+heartbeats are compared as the log is read.
 
 What is not detected: a server that went back to a state after the last heartbeat that was captured, and has written
 past the captured position since.
@@ -16,7 +17,7 @@ from contextlib import closing
 
 from dblake.base.core.errors import ACCEPT_GAP, LogWentBack
 from dblake.base.core.source import HEARTBEAT_ROW, LogPiece, LogStream
-from dblake.base.core.source.heartbeats import names_as_predecessor
+from dblake.base.core.source.heartbeats import is_unchained, names_as_predecessor
 from dblake.ingest.capture.context import CaptureContext
 from dblake.ingest.capture.heartbeat import Heartbeat
 
@@ -41,22 +42,29 @@ class History:
         self._at_opening = ""
 
     def follow(self, piece: LogPiece) -> bool:
-        """Follow the heartbeats in a piece; return whether there are any. Raises LogWentBack if one names another."""
+        """Follow the heartbeats in a piece; return whether it shows any. Raises LogWentBack if one names another."""
+        replayed = piece.replayed_heartbeat
+        if replayed is not None and is_unchained(self.heartbeat) and replayed != self.heartbeat:
+            raise self._build_error()
         values = [mark.value for mark in piece.watermarks if mark.reader == HEARTBEAT_ROW]
         for value in values:
             if not self.heartbeat:
-                if value == self._at_opening or names_as_predecessor(value, self._at_opening):
+                known = is_unchained(value) or value == self._at_opening
+                if known or names_as_predecessor(value, self._at_opening):
                     self.heartbeat = value
             elif names_as_predecessor(value, self.heartbeat) is False:
-                raise LogWentBack(
-                    f"source {self._capture.source.name}: the server's log does not contain the heartbeat that was"
-                    " captured last: the log went back, as after a snapshot of its storage was restored, or the"
-                    " watermark table was recreated, a gap",
-                    next_step=ACCEPT_GAP,
-                )
+                raise self._build_error()
             else:
                 self.heartbeat = value
-        return bool(values)
+        return bool(values) or replayed is not None
+
+    def _build_error(self) -> LogWentBack:
+        return LogWentBack(
+            f"source {self._capture.source.name}: the server's log does not contain the heartbeat that was captured"
+            " last: the log went back, as after a snapshot of its storage was restored, or the watermark table was"
+            " recreated, a gap",
+            next_step=ACCEPT_GAP,
+        )
 
     def is_current(self) -> bool:
         """Return True if the heartbeat row has the captured value, or there is none to compare with."""

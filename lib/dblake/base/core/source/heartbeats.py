@@ -5,7 +5,7 @@ the log alone shows whether one heartbeat follows another, also where several la
 server that was restored to an earlier state continues another chain than the one that landed.
 
 Values of another form, as set by hand or by earlier versions, name no predecessor: they prove nothing and contradict
-nothing.
+nothing. So do unchained heartbeats, which no row keeps: the log proves itself by having the last one in its place.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import secrets
 NAME_CHARS = 18
 """Two names fill the ``varchar(36)`` of the watermark table; 72 random bits do not repeat."""
 _NAME = re.compile(r"[0-9a-f]{18}")
+_UNCHAINED = "-"
 
 
 def new_heartbeat_name() -> str:
@@ -33,6 +34,18 @@ def chain_heartbeat(name: str, before: str) -> str:
     return name + heartbeat_name(before)
 
 
+def unchained_heartbeat(name: str) -> str:
+    """Return the value of heartbeat ``name`` where no row has the one before it."""
+    return name + _UNCHAINED
+
+
+def is_unchained(value: str) -> bool:
+    """Return True for the value of a heartbeat that no row had."""
+    return value[NAME_CHARS:] == _UNCHAINED
+
+
 def names_as_predecessor(value: str, before: str) -> bool | None:
     """Return whether ``value`` names the value ``before`` as the one it replaced; None if it names none."""
-    return value[NAME_CHARS:] == heartbeat_name(before) if _NAME.match(value) else None
+    if not _NAME.match(value) or is_unchained(value) or is_unchained(before):
+        return None
+    return value[NAME_CHARS:] == heartbeat_name(before)

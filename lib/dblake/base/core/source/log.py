@@ -39,6 +39,11 @@ class LogPiece:
     """Tables whose changes in this part of the log cannot be captured and are not in ``rows``, with the reason."""
     partitions: Mapping[str, Set[str]] = field(default_factory=dict)
     """Bodies, as in ``TableFingerprint``, of the partitions that the log describes for rows of these tables."""
+    replayed_heartbeat: str | None = None
+    """The last heartbeat before the stream's start, in the log that was read again for it; empty if it has none.
+
+    None in all pieces but the first of a log that proves its history by that.
+    """
 
 
 class LogStream(Protocol):

@@ -53,3 +53,7 @@ class Slot:
     wal_status: str | None
     active_pid: int | None
     holder: str | None
+    is_synced: bool
+    """True if a standby copies it from its primary, so that it cannot be read there."""
+    loss: str
+    """Why it is lost, if it is."""

@@ -90,3 +90,5 @@ class CatalogFacts:
     publication: Publication | None
     slot: Slot | None
     has_ddl_triggers: bool
+    may_emit_messages: bool
+    """True if the capture role may call ``pg_logical_emit_message``."""

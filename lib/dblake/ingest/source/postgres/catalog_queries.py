@@ -15,6 +15,7 @@ from dblake.ingest.source.postgres.capture_objects import WATERMARK_TABLE, Publi
 from dblake.ingest.source.postgres.catalog_facts import CatalogFacts, Role, Server, WholeSchema
 from dblake.ingest.source.postgres.collations import read_changed_collations
 from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.slot_loss import describe_loss
 from dblake.ingest.source.postgres.table_facts import Identity, Table
 from dblake.ingest.source.postgres.table_storage import read_foreign_storage
 from dblake.ingest.source.provider import POSTGRES_ROLES, find_postgres_provider
@@ -118,9 +119,18 @@ SELECT oid, puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
 FROM pg_publication WHERE pubname = %(publication)s
 """
 _SLOT = """
-SELECT s.plugin, s.slot_type, s.database, s.temporary, s.wal_status, s.active_pid, a.application_name
+SELECT s.plugin, s.slot_type, s.database, s.temporary, s.wal_status, s.active_pid, a.application_name,
+       pg_is_in_recovery() AND coalesce((to_jsonb(s) ->> 'synced')::bool, false),
+       coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce((to_jsonb(s) ->> 'conflicting')::bool, false)
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
 WHERE s.slot_name = %(slot)s
+"""
+
+
+_EMIT = """
+SELECT coalesce(bool_or(has_function_privilege(r.oid, p.oid, 'EXECUTE')), false)
+FROM pg_proc p, pg_roles r WHERE p.proname = 'pg_logical_emit_message' AND r.rolname = %(user)s
+AND p.pronamespace = 'pg_catalog'::regnamespace AND p.proargtypes[2] = 'text'::regtype
 """
 
 
@@ -143,6 +153,8 @@ def read_facts(cur: cursor, settings: PostgresSettings) -> CatalogFacts:
     unlogged = tuple((s, t) for s, t in cur.fetchall() if settings.table_filter(s, t))
     cur.execute(_SLOT, parameters)
     slot = cur.fetchone()
+    cur.execute(_EMIT, parameters)
+    may_emit_messages = cur.fetchone()[0]
     cur.execute("SELECT current_setting('is_superuser')::bool")
     is_superuser = cur.fetchone()[0]
     cur.execute(_SCHEMAS, parameters)
@@ -161,8 +173,9 @@ def read_facts(cur: cursor, settings: PostgresSettings) -> CatalogFacts:
         unlogged=unlogged,
         watermarks=_read_watermarks(cur, settings, parameters),
         publication=_read_publication(cur, server.version, parameters),
-        slot=Slot(*slot) if slot else None,
+        slot=Slot(*(*slot[:8], describe_loss(*slot[8:]))) if slot else None,
         has_ddl_triggers=ddl_trigger.are_enabled(cur, settings),
+        may_emit_messages=may_emit_messages,
     )
 
 

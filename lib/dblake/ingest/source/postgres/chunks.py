@@ -18,14 +18,14 @@ import pyarrow as pa
 from psycopg2 import sql
 from psycopg2.extensions import connection, cursor
 
-from dblake.base.core.errors import SourceError, Unsupported
+from dblake.base.core.errors import Unsupported
 from dblake.base.core.names import abbreviated, split_qualified
 from dblake.base.core.schema import TableSchema
-from dblake.base.core.source import HEARTBEAT_ROW, ChunkRead, ChunkRequest
-from dblake.base.core.source.heartbeats import NAME_CHARS
+from dblake.base.core.source import ChunkRead, ChunkRequest
 from dblake.ingest.source.postgres import catalog
 from dblake.ingest.source.postgres.driver_errors import table_errors, translate_errors
 from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.watermarks import MarkPlace, open_watermarks
 from dblake.landing.columns import COPY
 
 _BUFFER_BYTES = 2 << 20
@@ -53,36 +53,22 @@ class PgChunkReader:
 
     format = COPY
 
-    def __init__(self, settings: PostgresSettings, conn: connection) -> None:
+    def __init__(self, settings: PostgresSettings, conn: connection, places: dict[int, MarkPlace]) -> None:
         self._settings = settings
         self._connection = conn
-        self._watermark_table = sql.Identifier(settings.watermark_schema, "watermark")
+        self._watermarks = open_watermarks(settings, places)
 
     def mark(self, reader: int, value: str) -> None:
-        self._update_watermark(reader, sql.SQL("%s"), value)
+        with translate_errors(self._settings), self._connection.cursor() as cur:
+            self._watermarks.mark(cur, reader, value)
 
     def beat(self, name: str) -> None:
-        self._update_watermark(HEARTBEAT_ROW, sql.SQL(f"%s || left(coalesce(value, ''), {NAME_CHARS})"), name)
+        with translate_errors(self._settings), self._connection.cursor() as cur:
+            self._watermarks.beat(cur, name)
 
     def read_mark(self, reader: int) -> str:
         with translate_errors(self._settings), self._connection.cursor() as cur:
-            cur.execute(sql.SQL("SELECT value FROM {} WHERE id = %s").format(self._watermark_table), (reader,))
-            if cur.rowcount != 1:
-                raise self._missing_row(reader)
-            return cur.fetchone()[0] or ""
-
-    def _update_watermark(self, reader: int, value_sql: sql.SQL, value: str) -> None:
-        statement = sql.SQL("UPDATE {} SET value = {} WHERE id = %s").format(self._watermark_table, value_sql)
-        with translate_errors(self._settings), self._connection.cursor() as cur:
-            cur.execute(statement, (value, reader))
-            if cur.rowcount != 1:
-                raise self._missing_row(reader)
-
-    def _missing_row(self, reader: int) -> SourceError:
-        return SourceError(
-            f"source {self._settings.name}: the watermark table has no row {reader}",
-            next_step="run preflight --init, which inserts it",
-        )
+            return self._watermarks.read(cur, reader)
 
     def split_points(self, table: str, parts: int, rows: int) -> Sequence[tuple[str, ...]]:
         with translate_errors(self._settings), table_errors(table), self._connection.cursor() as cur:
@@ -146,13 +132,12 @@ class PgChunkReader:
         cur.execute(
             sql.SQL(
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
-                "SELECT pg_current_snapshot()::text, (SELECT value FROM {} WHERE id = %s), "
-                "to_regclass(format('%%I.%%I', %s::text, %s::text))::oid"
-            ).format(self._watermark_table),
-            (request.reader, *split_qualified(request.table)),
+                "SELECT pg_current_snapshot()::text, {}, to_regclass(format('%%I.%%I', %s::text, %s::text))::oid"
+            ).format(self._watermarks.low_seen(request.reader)),
+            split_qualified(request.table),
         )
         snapshot, low_seen, oid = cur.fetchone()
-        return _require_dumpable(request.table, self._read_catalog(cur, oid)), snapshot, low_seen
+        return _require_dumpable(request.table, self._read_catalog(cur, oid)), snapshot, low_seen or ""
 
     @staticmethod
     def _read_catalog(cur: cursor, oid: int | None) -> catalog.CatalogTable | None:

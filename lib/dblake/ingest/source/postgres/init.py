@@ -17,14 +17,18 @@ from dblake.base.core.errors import ACCEPT_GAP, PositionLost, PrerequisitesNotMe
 from dblake.base.core.source import InitPlan
 from dblake.ingest.source.postgres.catalog_facts import CatalogFacts
 from dblake.ingest.source.postgres.catalog_queries import read_facts
-from dblake.ingest.source.postgres.connection import connect
+from dblake.ingest.source.postgres.connection import connect, open_cursor
 from dblake.ingest.source.postgres.driver_errors import concerns_login, translate_errors, translate_init_errors
 from dblake.ingest.source.postgres.future_tables import describe_manual_steps
 from dblake.ingest.source.postgres.init_steps import build_slot_steps, build_steps
 from dblake.ingest.source.postgres.preflight import findings, is_usable
+from dblake.ingest.source.postgres.primary import await_replay, logging_snapshots
 from dblake.ingest.source.postgres.settings import PostgresSettings
 
-_SERVER_CHECKS = ("server_version", "standby", "wal_level", "replication_slots", "wal_senders")
+_SERVER_CHECKS = (
+    "server_version", "standby", "log_standby", "standby_version", "watermark_messages", "wal_level",
+    "replication_slots", "wal_senders",
+)
 """What --init needs of the server and cannot change."""
 _MANUAL_CHECKS = (
     *_SERVER_CHECKS,
@@ -42,9 +46,9 @@ def plan_init(settings: PostgresSettings, admin: str, admin_password: str) -> In
 
     Raises as ``run_init`` does.
     """
-    conn = _connect(settings, admin, admin_password)
+    conn = _connect(settings.at_primary(), admin, admin_password)
     try:
-        return _build_plan(conn, _read_facts(conn, settings), settings)
+        return _build_plan(conn, _read_facts(conn, settings, admin, admin_password), settings)
     finally:
         conn.close()
 
@@ -56,9 +60,9 @@ def run_init(settings: PostgresSettings, admin: str, admin_password: str) -> Ini
     the server lacks what only its configuration can provide, or if the administrator cannot connect or lacks a
     privilege.
     """
-    conn = _connect(settings, admin, admin_password)
+    conn = _connect(settings.at_primary(), admin, admin_password)
     try:
-        facts = _read_facts(conn, settings)
+        facts = _read_facts(conn, settings, admin, admin_password)
         _require_server(conn, facts, settings)
         plan = _build_plan(conn, facts, settings)
         # Hashed here, so that the server's log cannot show the password.
@@ -68,8 +72,15 @@ def run_init(settings: PostgresSettings, admin: str, admin_password: str) -> Ini
             for step in build_steps(facts, settings, password):
                 cur.execute(step)
             cur.execute("COMMIT")
-            for step in build_slot_steps(facts, settings):
-                cur.execute(step)
+            if settings.primary is None:
+                for step in build_slot_steps(facts, settings):
+                    cur.execute(step)
+            else:
+                as_admin = replace(settings, user=admin, password=admin_password)
+                await_replay(cur, as_admin)
+                with open_cursor(as_admin, purpose="init") as standby, logging_snapshots(as_admin):
+                    for step in build_slot_steps(facts, settings):
+                        standby.execute(step)
         return plan
     finally:
         conn.close()
@@ -92,6 +103,9 @@ def _build_plan(conn: connection, facts: CatalogFacts, settings: PostgresSetting
         steps = [step.as_string(cur) + ";" for step in build_steps(facts, settings, placeholder)]
         slot = [step.as_string(cur) + ";" for step in build_slot_steps(facts, settings)]
         manual = [f.check(cur) for f in findings(facts, settings) if f.name in _MANUAL_CHECKS and f.detail]
+    if slot and settings.primary:
+        slot.insert(0, f"-- On the standby {settings.host}:{settings.port}, once it shows all this; meanwhile run"
+                       " SELECT pg_log_standby_snapshot() on the primary:")
     return InitPlan(
         (*(["BEGIN;", *steps, "COMMIT;"] if steps else []), *slot),
         (
@@ -114,9 +128,18 @@ def _connect(settings: PostgresSettings, admin: str, admin_password: str) -> con
         ) from error
 
 
-def _read_facts(conn: connection, settings: PostgresSettings) -> CatalogFacts:
+def _read_facts(conn: connection, settings: PostgresSettings, admin: str, admin_password: str) -> CatalogFacts:
+    """Return the facts of the primary, with the server and the slot of the standby if its log is captured."""
     with translate_errors(settings), conn.cursor() as cur:
         facts = read_facts(cur, settings)
+    if settings.primary:
+        standby = _connect(settings, admin, admin_password)
+        try:
+            with translate_errors(settings), standby.cursor() as cur:
+                of_standby = read_facts(cur, settings)
+        finally:
+            standby.close()
+        facts = replace(facts, server=of_standby.server, slot=of_standby.slot)
     where = f"source {settings.name}: slot {settings.slot}"
     slot = facts.slot
     if slot and slot.wal_status == "lost":
@@ -130,7 +153,7 @@ def _read_facts(conn: connection, settings: PostgresSettings) -> CatalogFacts:
             next_step="set source.slot to another name",
         )
     marks = facts.watermarks
-    if marks and marks.oid is not None and not marks.is_well_formed:
+    if settings.has_watermark_table and marks and marks.oid is not None and not marks.is_well_formed:
         raise PrerequisitesNotMet(
             f"source {settings.name}: {settings.watermark_schema}.watermark exists, but is not a watermark table",
             next_step="rename it, or set source.watermark_schema to another schema",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from psycopg2 import sql
 
 from dblake.ingest.source.postgres import ddl_trigger, statements
-from dblake.ingest.source.postgres.capture_objects import WATERMARK_ROWS
+from dblake.ingest.source.postgres.capture_objects import WATERMARK_ROWS, WatermarkTable
 from dblake.ingest.source.postgres.catalog_facts import CatalogFacts
 from dblake.ingest.source.postgres.future_tables import schemas_to_publish
 from dblake.ingest.source.postgres.preflight import ALL_OPERATIONS
@@ -38,6 +38,19 @@ def build_steps(
     for schema in facts.schemas:
         if schema.alterable:
             yield statements.grant_future_select(settings, schema.name, schema.alterable)
+    if settings.has_watermark_table:
+        yield from _build_watermark_steps(marks, settings)
+    else:
+        if marks is None and settings.log_ddl:
+            yield statements.create_watermark_schema(settings)
+        if role is not None and not facts.may_emit_messages:
+            yield statements.grant_messages(settings, facts.server.version)
+    yield from _build_publication_steps(facts, settings)
+    if settings.log_ddl and not facts.has_ddl_triggers:
+        yield from ddl_trigger.create(settings)
+
+
+def _build_watermark_steps(marks: WatermarkTable | None, settings: PostgresSettings) -> Iterator[sql.Composable]:
     if marks is None:
         yield statements.create_watermark_schema(settings)
     if marks is None or marks.oid is None:
@@ -48,9 +61,6 @@ def build_steps(
         yield statements.grant_usage(settings, [settings.watermark_schema])
     if marks is None or not marks.can_read_and_update:
         yield statements.grant_watermarks(settings)
-    yield from _build_publication_steps(facts, settings)
-    if settings.log_ddl and not facts.has_ddl_triggers:
-        yield from ddl_trigger.create(settings)
 
 
 def _build_publication_steps(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[sql.Composable]:
@@ -61,7 +71,8 @@ def _build_publication_steps(facts: CatalogFacts, settings: PostgresSettings) ->
         yield statements.create_publication(settings, publishable, schemas)
         return
     missing = [t for t in publishable if not publication.publishes(t.oid, t.schema_oid)]
-    lacks_marks = marks is None or marks.oid is None or not publication.publishes(marks.oid, marks.schema_oid)
+    is_published = marks and marks.oid is not None and publication.publishes(marks.oid, marks.schema_oid)
+    lacks_marks = settings.has_watermark_table and not is_published
     if missing or (lacks_marks and not publication.has_all_tables):
         yield statements.add_tables(settings, missing, watermarks=lacks_marks)
     if schemas:

@@ -17,14 +17,17 @@ from psycopg2.extras import REPLICATION_LOGICAL
 from dblake.base.core.errors import SourceError
 from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
-from dblake.base.core.source import LogPiece
+from dblake.base.core.source import HEARTBEAT_ROW, LogPiece
 from dblake.ingest.source.postgres import ddl_trigger, pgoutput
 from dblake.ingest.source.postgres.connection import connect_replication
 from dblake.ingest.source.postgres.driver_errors import translate_errors
 from dblake.ingest.source.postgres.pieces import PieceBuilder
 from dblake.ingest.source.postgres.relations import Relations
+from dblake.ingest.source.postgres.replay import HeldHeartbeats, Replay
 from dblake.ingest.source.postgres.settings import PostgresSettings
 from dblake.ingest.source.postgres.slot import resolve_start
+from dblake.ingest.source.postgres.timeline import TimelineGuard
+from dblake.ingest.source.postgres.watermarks import parse_watermark_message
 from dblake.payloads.formats import pgoutput as letters
 
 _KEEP_ALIVE_SECONDS = 0.5
@@ -47,14 +50,18 @@ class PgLogStream:
         self._sql = conn
         with translate_errors(settings):
             cur = conn.cursor()
-            token = resolve_start(cur, settings, resume)
+            slot = resolve_start(cur, settings, resume)
             tables = Relations(cur, settings.table_filter, settings.watermark_schema)
             cur.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
             near_txid = int(cur.fetchone()[0])
-        self.start = ResumePoint(incarnation, token, resume.landed if resume else None)
-        self._connection = connect_replication(settings)
-        self._start(token)
+        self.start = ResumePoint(incarnation, slot.token, resume.landed if resume else None)
         self._pieces = PieceBuilder(tables, self.start, near_txid)
+        self._prefix = settings.message_prefix if settings.watermarks == "messages" else None
+        self._replay = Replay(self.start, tables, self._prefix) if resume and self._prefix else None
+        self._held = HeldHeartbeats()
+        self._guard = TimelineGuard(settings) if settings.primary else None
+        self._connection = connect_replication(settings)
+        self._start(slot.confirmed if self._replay else slot.token)
 
     def _start(self, token: str) -> None:
         # psycopg2 confirms more than it was given: once the confirmed LSN covers the last message's LSN, a keepalive
@@ -83,6 +90,12 @@ class PgLogStream:
         return reader
 
     def read(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
+        piece = self._read_piece(max_bytes=max_bytes, max_rows=max_rows, seconds=seconds)
+        if piece and self._guard:
+            self._guard.require_unchanged()
+        return piece
+
+    def _read_piece(self, *, max_bytes: int, max_rows: int, seconds: float) -> LogPiece | None:
         until = time.monotonic() + seconds
         pieces = self._pieces
         with translate_errors(self._settings):
@@ -90,6 +103,8 @@ class PgLogStream:
                 is_drained = self._read_messages()
                 if time.monotonic() - self._last_keep_alive >= _KEEP_ALIVE_SECONDS:
                     self.keep_alive()
+                if self._replay and self._replay.is_over:
+                    return self._end_replay(self._replay)
                 if pieces.is_full(max_bytes, max_rows):
                     return pieces.cut(inside=True)
                 if pieces.unframed_bytes >= _MAX_UNFRAMED_BYTES:
@@ -102,8 +117,38 @@ class PgLogStream:
                         self._require_running()
                     time.sleep(min(_GATHER_SECONDS, remaining))
 
+    def _end_replay(self, replay: Replay) -> LogPiece:
+        self._replay = None
+        if replay.heartbeat_lsn is not None:
+            self._held.add(replay.heartbeat_lsn)
+        return replay.build_piece()
+
+    def _read_replayed(self, replay: Replay) -> bool:
+        """Read messages before the start; return True if the connection is drained."""
+        for _ in range(_MESSAGES_PER_CHECK):
+            message = self._reader.read_message()
+            if message is None:
+                return True
+            if not replay.take(message.payload):
+                self._pieces.run.begin(message.payload)
+            if replay.is_over:
+                return False
+        return False
+
+    def _add_message(self, payload: bytes) -> None:
+        """Add a message of ``pg_logical_emit_message`` that is a watermark or a DDL statement."""
+        pieces = self._pieces
+        if self._prefix and (mark := parse_watermark_message(payload, self._prefix)):
+            pieces.add_watermark(*mark)
+            if mark[0] == HEARTBEAT_ROW and pieces.run.carried:
+                self._held.add(pieces.run.carried.lsn)
+        elif self._settings.log_ddl and (statement := ddl_trigger.parse_message(payload, self._settings.table_filter)):
+            pieces.add_statement(statement)
+
     def _read_messages(self) -> bool:
         """Read until the connection is drained or the limits are due for a check; return True if it is drained."""
+        if self._replay:
+            return self._read_replayed(self._replay)
         read = self._reader.read_message
         pieces, run = self._pieces, self._pieces.run
         append = run.messages.append
@@ -128,8 +173,8 @@ class PgLogStream:
                 elif kind in (letters.RELATION, letters.MESSAGE):
                     if kind == letters.RELATION:
                         pieces.register_table(payload)
-                    elif statement := ddl_trigger.parse_message(payload, self._settings.table_filter):
-                        pieces.add_statement(statement)
+                    else:
+                        self._add_message(payload)
                     run = pieces.run
                     append = run.messages.append
             return False
@@ -138,7 +183,7 @@ class PgLogStream:
 
     def acknowledge(self, point: ResumePoint) -> None:
         with translate_errors(self._settings):
-            self._confirmer.send_feedback(flush_lsn=lsn_number(point.token), force=True)
+            self._confirmer.send_feedback(flush_lsn=self._held.releasable(lsn_number(point.token)), force=True)
 
     def keep_alive(self) -> None:
         self._last_keep_alive = time.monotonic()
@@ -146,6 +191,8 @@ class PgLogStream:
             if select.select([self._sql], [], [], 0.0)[0]:
                 self._require_running()
             self._confirmer.send_feedback(force=True)
+        if self._guard:
+            self._guard.require_unchanged()
 
     def _require_running(self) -> None:
         """Close the stream and raise the server's error if it has ended the catalog connection.
@@ -164,3 +211,5 @@ class PgLogStream:
     def close(self) -> None:
         for conn in (self._connection, self._sql):
             conn.close()
+        if self._guard:
+            self._guard.close()

@@ -13,9 +13,11 @@ from dblake.ingest.source.postgres.settings import PostgresSettings
 
 # safe_wal_size is NULL if max_slot_wal_keep_size is unlimited.
 _SLOT = """
-SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint,
-       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint, safe_wal_size, coalesce(wal_status = 'lost', false)
-FROM pg_replication_slots WHERE slot_name = %s
+SELECT pg_wal_lsn_diff(log_end, confirmed_flush_lsn)::bigint, pg_wal_lsn_diff(log_end, restart_lsn)::bigint,
+       safe_wal_size, coalesce(wal_status = 'lost', false)
+FROM pg_replication_slots,
+     (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END) AS l(log_end)
+WHERE slot_name = %s
 """
 _ROW_ESTIMATES = f"""
 SELECT n.nspname, c.relname,

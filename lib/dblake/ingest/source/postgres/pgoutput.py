@@ -22,7 +22,7 @@ _EPOCH_2000_MICROSECONDS = 946_684_800_000_000
 
 def stream_options(settings: PostgresSettings) -> dict[str, str]:
     """Return the options to start the stream with."""
-    messages = {"messages": "true"} if settings.log_ddl else {}
+    messages = {"messages": "true"} if settings.log_ddl or settings.watermarks == "messages" else {}
     quoted = settings.publication.replace('"', '""')
     return {"proto_version": "1", "publication_names": f'"{quoted}"', **messages}
 

@@ -62,6 +62,14 @@ class PieceBuilder:
         position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
         self._framed.append(frames.build_statement_rows(payloads, position, transaction))
 
+    def add_watermark(self, reader: int, value: str) -> None:
+        """Add a watermark that the log has as a message, not as a row; its transaction has nothing else."""
+        self.frame_pending()
+        transaction = self.run.carried
+        assert transaction is not None, "a transactional message comes after its Begin"
+        position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
+        self._watermarks.append(WatermarkSeen(reader, value, position, transaction.txid, transaction.committed_at))
+
     def frame_pending(self) -> None:
         """Frame the run, in parts where a table's first row follows, or a row shows that its table has changed."""
         self.unframed_bytes = 0

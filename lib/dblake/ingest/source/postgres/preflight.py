@@ -14,10 +14,9 @@ from psycopg2 import sql
 from psycopg2.extensions import connection
 
 from dblake.base.core.errors import SourceError
-from dblake.base.core.names import abbreviated
 from dblake.base.core.source import Check
 from dblake.ingest.source.postgres import ddl_trigger, statements
-from dblake.ingest.source.postgres.capture_objects import WATERMARK_ROWS, Publication, Slot
+from dblake.ingest.source.postgres.capture_objects import Publication, Slot
 from dblake.ingest.source.postgres.catalog_facts import CatalogFacts, Server
 from dblake.ingest.source.postgres.catalog_queries import read_facts
 from dblake.ingest.source.postgres.connection import connect
@@ -25,6 +24,8 @@ from dblake.ingest.source.postgres.driver_errors import lacks_connect_privilege,
 from dblake.ingest.source.postgres.finding import Finding
 from dblake.ingest.source.postgres.future_tables import check_future_tables
 from dblake.ingest.source.postgres.preflight_tables import table_findings
+from dblake.ingest.source.postgres.preflight_watermarks import check_watermarks
+from dblake.ingest.source.postgres.primary import FIRST_VERSION as STANDBY_LOG_VERSION
 from dblake.ingest.source.postgres.settings import PLUGIN, PostgresSettings
 
 _VERSIONS = range(13, 19)
@@ -60,10 +61,10 @@ def run_checks(conn: connection, settings: PostgresSettings) -> list[Check]:
 def findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Finding]:
     """Return the findings that follow from the facts, in the order in which their fixes can be run."""
     yield Finding("connect")
-    yield from _check_server(facts.server, has_slot=facts.slot is not None)
+    yield from _check_server(facts.server, settings, has_slot=facts.slot is not None)
     yield _check_encoding(facts.server)
     yield _check_role(facts, settings)
-    yield from _check_watermarks(facts, settings)
+    yield from check_watermarks(facts, settings)
     yield from table_findings(facts, settings)
     yield from _check_publication(facts, settings)
     yield check_future_tables(facts, settings)
@@ -72,18 +73,14 @@ def findings(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Findin
         yield from _check_ddl_triggers(facts, settings)
 
 
-def _check_server(server: Server, *, has_slot: bool) -> Iterator[Finding]:
+def _check_server(server: Server, settings: PostgresSettings, *, has_slot: bool) -> Iterator[Finding]:
     major = server.version // 10_000
     yield Finding(
         "server_version", ok=major in _VERSIONS,
         detail="" if major in _VERSIONS else f"PostgreSQL {server.version_text}; dblake supports 13 to 18",
         fix="use a server of version 13 to 18",
     )
-    yield Finding(
-        "standby", ok=not server.is_standby,
-        detail="the server is a standby: it does not accept watermarks" if server.is_standby else "",
-        fix="set source.host to the primary",
-    )
+    yield from _check_recovery(server, settings)
     provider = server.provider
     yield Finding("provider", detail=f"{provider.title}; see docs/managed.md" if provider else "")
     logical = server.wal_level == "logical"
@@ -103,6 +100,27 @@ def _check_server(server: Server, *, has_slot: bool) -> Iterator[Finding]:
         fix=_set_setting(server, "max_wal_senders", server.wal_senders + 5),
     )
     yield Finding("slot_retention", detail="; ".join(_describe_retention(server)))
+
+
+def _check_recovery(server: Server, settings: PostgresSettings) -> Iterator[Finding]:
+    """Yield whether the server is what ``source.primary`` says: a standby, or without it the primary itself."""
+    if settings.primary is None:
+        detail = "the server is a standby: it does not accept watermarks" if server.is_standby else ""
+        yield Finding("standby", ok=not detail, detail=detail, fix="set source.host to the primary"
+                      + (", or source.primary to its address" if server.version >= STANDBY_LOG_VERSION else ""))
+        return
+    detail = "" if server.is_standby else (
+        "the server at source.host is no standby (any more): watermarks written elsewhere never reach its log"
+    )
+    yield Finding(
+        "log_standby", ok=not detail, detail=detail, fix="remove source.primary; or set source.host to a standby"
+    )
+    is_old = server.version < STANDBY_LOG_VERSION
+    yield Finding(
+        "standby_version", ok=not is_old,
+        detail=f"PostgreSQL {server.version_text} does not decode its log on a standby; 16 does" if is_old else "",
+        fix="set source.host to the primary, and remove source.primary",
+    )
 
 
 def _check_encoding(server: Server) -> Finding:
@@ -151,37 +169,6 @@ def _check_role(facts: CatalogFacts, settings: PostgresSettings) -> Finding:
     return Finding("role")
 
 
-def _check_watermarks(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Finding]:
-    watermarks = facts.watermarks
-    create = [statements.create_watermark_table(settings)]
-    if watermarks is None:
-        create.insert(0, statements.create_watermark_schema(settings))
-        detail = f"there is no schema {settings.watermark_schema}"
-    elif watermarks.oid is None:
-        detail = "it does not exist"
-    else:
-        create.insert(0, statements.move_watermark_table(settings))
-        detail = (
-            "" if watermarks.is_well_formed else "it is not a plain table (id int primary key, value varchar(36))"
-        )
-    yield Finding("watermark_table", ok=not detail, detail=detail, fix=statements.script(create))
-    rows = watermarks.rows if watermarks else None
-    missing = "" if rows is None else abbreviated([str(n) for n in WATERMARK_ROWS if n not in rows])
-    yield Finding(
-        "watermark_rows", ok=rows is not None and not missing,
-        detail="they are not readable yet" if rows is None else f"missing: {missing}" if missing else "",
-        fix=statements.insert_watermark_rows(settings),
-    )
-    granted = watermarks is not None and watermarks.can_use_schema and watermarks.can_read_and_update
-    yield Finding(
-        "watermark_privileges", ok=granted,
-        detail="" if granted else f"role {settings.user} may not read and update the watermark table",
-        fix=statements.script([
-            statements.grant_usage(settings, [settings.watermark_schema]), statements.grant_watermarks(settings),
-        ]),
-    )
-
-
 def _check_publication(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Finding]:
     publication = facts.publication
     if publication is None:
@@ -217,7 +204,8 @@ def _check_publication(facts: CatalogFacts, settings: PostgresSettings) -> Itera
 def _check_publication_tables(facts: CatalogFacts, publication: Publication, settings: PostgresSettings) -> Finding:
     missing = [t for t in facts.tables if t.is_publishable and not publication.publishes(t.oid, t.schema_oid)]
     marks = facts.watermarks
-    lacks_marks = marks is None or marks.oid is None or not publication.publishes(marks.oid, marks.schema_oid)
+    is_published = marks and marks.oid is not None and publication.publishes(marks.oid, marks.schema_oid)
+    lacks_marks = settings.has_watermark_table and not is_published
     names = [t.qualified for t in missing] + (["the watermark table"] if lacks_marks else [])
     finding = Finding.of_names(
         "publication_tables", "not published: ", names,
@@ -237,7 +225,8 @@ def _check_slot(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Fin
         )
         return
     unusable = "" if is_usable(slot, facts.server) else (
-        f"slot {settings.slot} is {'temporary, ' if slot.is_temporary else ''}{slot.kind},"
+        f"slot {settings.slot} is {'temporary, ' if slot.is_temporary else ''}"
+        f"{'copied from the primary, ' if slot.is_synced else ''}{slot.kind},"
         f" of plugin {slot.plugin} and database {slot.database}"
     )
     yield Finding("slot", ok=not unusable, detail=unusable,
@@ -245,7 +234,7 @@ def _check_slot(facts: CatalogFacts, settings: PostgresSettings) -> Iterator[Fin
     lost, is_expiring = slot.wal_status == "lost", slot.wal_status == "unreserved"
     yield Finding(
         "slot_log", ok=not lost and not is_expiring,
-        detail="the slot is lost: the server removed log it still needed, a gap" if lost
+        detail=f"the slot is lost: {slot.loss}, a gap" if lost
         else "the server may remove log the slot still needs at its next checkpoint" if is_expiring else "",
         fix="run capture --accept-gap, which recreates the slot and dumps all tables again" if lost
         else "run capture now; raise max_slot_wal_keep_size",
@@ -272,8 +261,8 @@ def _check_ddl_triggers(facts: CatalogFacts, settings: PostgresSettings) -> Iter
 
 def is_usable(slot: Slot, server: Server) -> bool:
     """Return True if capture can read from the slot: plugin, kind and database match, and it is not temporary."""
-    required = (PLUGIN, "logical", server.database, False)
-    return (slot.plugin, slot.kind, slot.database, slot.is_temporary) == required
+    required = (PLUGIN, "logical", server.database, False, False)
+    return (slot.plugin, slot.kind, slot.database, slot.is_temporary, slot.is_synced) == required
 
 
 def check_output_plugin(server: Server) -> Finding:

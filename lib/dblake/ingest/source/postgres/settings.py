@@ -38,6 +38,9 @@ class PostgresSettings:
     log_ddl: bool = False
     replica: tuple[str, int] | None = None
     """Host and port of a replica that chunks are read from."""
+    primary: tuple[str, int] | None = None
+    """Host and port of the primary, if ``host`` is a standby whose log is read."""
+    watermarks: Literal["table", "messages"] = "table"
 
     def __post_init__(self) -> None:
         default = default_server_object(self.name)
@@ -47,6 +50,24 @@ class PostgresSettings:
     def at_replica(self) -> Self | None:
         """Return the settings of the replica's connections; None without a replica."""
         return replace(self, host=self.replica[0], port=self.replica[1], replica=None) if self.replica else None
+
+    def at_primary(self) -> Self:
+        """Return the settings of what writes: those of the primary, with the standby as its replica for chunks."""
+        if self.primary is None:
+            return self
+        return replace(
+            self, host=self.primary[0], port=self.primary[1], primary=None, replica=(self.host, self.port)
+        )
+
+    @property
+    def has_watermark_table(self) -> bool:
+        """True if watermarks are rows of the watermark table."""
+        return self.watermarks == "table"
+
+    @property
+    def message_prefix(self) -> str:
+        """The prefix of watermarks in log messages: another lake of the database has another slot."""
+        return f"dblake:{self.slot}"
 
     @cached_property
     def table_filter(self) -> TableFilter:

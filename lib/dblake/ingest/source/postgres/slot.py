@@ -7,6 +7,8 @@ Guarantee: a slot that no longer holds the resume position, or a log that ends b
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 from psycopg2.extensions import cursor
 
@@ -14,21 +16,33 @@ from dblake.base.core.errors import ACCEPT_GAP, LogWentBack, PositionLost, Prere
 from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
 from dblake.ingest.source.postgres import statements
+from dblake.ingest.source.postgres.connection import open_cursor
 from dblake.ingest.source.postgres.lsn import lsn_text
+from dblake.ingest.source.postgres.primary import logging_snapshots
 from dblake.ingest.source.postgres.settings import PLUGIN, PostgresSettings
+from dblake.ingest.source.postgres.slot_loss import describe_loss
 
 logger = logging.getLogger(__name__)
 
 
-def resolve_start(cur: cursor, settings: PostgresSettings, resume: ResumePoint | None) -> str:
-    """Return the LSN to start the stream at: the resume point's, or the slot's own if there is none.
+@dataclass(frozen=True, slots=True)
+class SlotStart:
+    """The LSN where the log resumes, and the slot's own, from which on it can be read."""
+
+    token: str
+    confirmed: str
+
+
+def resolve_start(cur: cursor, settings: PostgresSettings, resume: ResumePoint | None) -> SlotStart:
+    """Return where to start the stream: at the resume point, or at the slot's own position if there is none.
 
     Raises PositionLost if the slot no longer holds it, PrerequisitesNotMet if the slot is missing or another
     source's, SourceError if another process reads it.
     """
     cur.execute(
-        "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, active_pid FROM pg_replication_slots"
-        " WHERE slot_name = %s",
+        "SELECT plugin, database, confirmed_flush_lsn::text, wal_status, active_pid,"
+        " coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce((to_jsonb(s) ->> 'conflicting')::bool, false)"
+        " FROM pg_replication_slots s WHERE slot_name = %s",
         (settings.slot,),
     )
     slot = cur.fetchone()
@@ -39,7 +53,7 @@ def resolve_start(cur: cursor, settings: PostgresSettings, resume: ResumePoint |
                 f"{where} does not exist any more, so the log after {resume.token} is a gap", next_step=ACCEPT_GAP
             )
         raise PrerequisitesNotMet(f"{where} does not exist", next_step="run preflight --init")
-    plugin, database, confirmed, wal_status, active_pid = slot
+    plugin, database, confirmed, wal_status, active_pid, reason, is_conflicting = slot
     if plugin != PLUGIN or database != settings.database:
         raise PrerequisitesNotMet(
             f"{where} belongs to plugin {plugin} in database {database}, not to {PLUGIN} in"
@@ -47,22 +61,27 @@ def resolve_start(cur: cursor, settings: PostgresSettings, resume: ResumePoint |
             next_step="set source.slot to another name, or source.database to the slot's",
         )
     if wal_status == "lost":
-        raise PositionLost(f"{where} is lost: the server removed log it still needed, a gap", next_step=ACCEPT_GAP)
+        raise PositionLost(f"{where} is lost: {describe_loss(reason, is_conflicting)}, a gap", next_step=ACCEPT_GAP)
     if active_pid is not None:
         raise SourceError(
             f"{where} is in use by server process {active_pid}",
             next_step="stop the other capture of this source, or wait until the server drops its connection",
         )
     if resume is None:
-        return str(confirmed)
+        return SlotStart(str(confirmed), str(confirmed))
     if lsn_number(confirmed) > lsn_number(resume.token):
         raise PositionLost(
             f"{where}: its confirmed_flush_lsn is {confirmed}, after {resume.token} where landing ends: the log between"
             " is a gap",
             next_step=ACCEPT_GAP,
         )
-    _require_log(cur, where, resume)
-    return resume.token
+    if settings.primary is None:
+        _require_log(cur, where, resume)
+    else:
+        # A standby may lag, and repeats the log of its primary.
+        with open_cursor(settings.at_primary(), purpose="slot") as primary:
+            _require_log(primary, where, resume)
+    return SlotStart(resume.token, str(confirmed))
 
 
 def _require_log(cur: cursor, where: str, resume: ResumePoint) -> None:
@@ -94,6 +113,11 @@ def terminate_reader(cur: cursor, settings: PostgresSettings) -> None:
 
 def recreate_slot(cur: cursor, settings: PostgresSettings) -> None:
     """Create the slot if it is missing or lost; the log up to now is then a gap."""
+    with logging_snapshots(settings) if settings.primary else nullcontext():
+        _recreate_slot(cur, settings)
+
+
+def _recreate_slot(cur: cursor, settings: PostgresSettings) -> None:
     name = (settings.slot,)
     cur.execute("SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = %s", name)
     row = cur.fetchone()

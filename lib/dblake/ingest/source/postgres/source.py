@@ -8,13 +8,14 @@ from dblake.base.core.position import ResumePoint
 from dblake.base.core.schema import TableSchema
 from dblake.base.core.source import Check, ChunkReader, LogRetention, ServerIdentity, TableFingerprint, UnfitTable
 from dblake.ingest.source.checks import unfit_tables
-from dblake.ingest.source.postgres import catalog, fingerprints, log_retention, slot, standby, timeline
+from dblake.ingest.source.postgres import catalog, fingerprints, log_retention, primary, slot, standby, timeline
 from dblake.ingest.source.postgres.chunks import PgChunkReader
 from dblake.ingest.source.postgres.connection import connect, open_cursor
 from dblake.ingest.source.postgres.log import PgLogStream
 from dblake.ingest.source.postgres.own_publication import has_unpublished, publish_owned_tables
 from dblake.ingest.source.postgres.preflight import preflight
 from dblake.ingest.source.postgres.settings import PostgresSettings
+from dblake.ingest.source.postgres.watermarks import MarkPlace
 from dblake.ingest.source.replica import check_replica, open_chunk_reader
 
 _CHECKED_BY_OPEN_LOG = ("slot", "replication_slots", "wal_senders")
@@ -27,18 +28,22 @@ class PostgresSource:
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
+        self._primary = settings.at_primary()
         self.name = settings.name
 
     def preflight(self) -> list[Check]:
-        return [*preflight(self._settings), *check_replica(self._settings, self._require_standby)]
+        return [*self._check(), *check_replica(self._primary, self._require_standby)]
+
+    def _check(self) -> list[Check]:
+        return [*preflight(self._settings), *primary.check_primary(self._settings)]
 
     def require(self) -> Mapping[str, UnfitTable]:
         # ``open_log`` checks the slot, because it has the resume point.
-        checks = preflight(self._settings)
+        checks = self._check()
         if has_unpublished(checks):
-            with open_cursor(self._settings, purpose="publication") as cur:
-                is_published = publish_owned_tables(cur, self._settings) > 0
-            checks = preflight(self._settings) if is_published else checks
+            with open_cursor(self._primary, purpose="publication") as cur:
+                is_published = publish_owned_tables(cur, self._primary) > 0
+            checks = self._check() if is_published else checks
         checks = [c for c in checks if not c.check.startswith(_CHECKED_BY_OPEN_LOG)]
         return unfit_tables(self.name, checks)
 
@@ -77,11 +82,13 @@ class PostgresSource:
         return PgLogStream(self._settings, connect(self._settings, purpose="catalog"), resume, incarnation)
 
     def open_reader(self) -> ChunkReader:
-        return open_chunk_reader(self._settings, self._open_reader, self._require_standby)
+        places: dict[int, MarkPlace] = {}
 
-    @staticmethod
-    def _open_reader(settings: PostgresSettings) -> ChunkReader:
-        return PgChunkReader(settings, connect(settings, purpose="chunks"))
+        def open_one(settings: PostgresSettings) -> ChunkReader:
+            return PgChunkReader(settings, connect(settings, purpose="chunks"), places)
+
+        return open_chunk_reader(self._primary, open_one, self._require_standby)
 
     def _require_standby(self, replica: PostgresSettings) -> None:
-        standby.require_standby(replica, self.identity())
+        has_log = self._settings.primary is not None
+        standby.require_standby(replica, timeline.identity(self._primary), has_log=has_log)

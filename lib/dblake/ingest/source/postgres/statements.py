@@ -14,6 +14,8 @@ from dblake.ingest.source.postgres.settings import PLUGIN, PostgresSettings
 from dblake.ingest.source.postgres.table_facts import Identity, Table
 from dblake.ingest.source.provider import Provider
 
+_FLUSHED_MESSAGES_VERSION = 170000
+"""The first version whose messages have the argument ``flush``."""
 _FAILOVER_SLOTS_VERSION = 170000
 """The first version that synchronizes logical slots to standbys."""
 
@@ -91,6 +93,13 @@ def grant_watermarks(settings: PostgresSettings) -> sql.Composable:
     return _grant("SELECT, UPDATE", sql.SQL("TABLE {}").format(watermark_table(settings)), settings)
 
 
+def grant_messages(settings: PostgresSettings, version: int) -> sql.Composable:
+    """Grant the capture role to write messages into the log."""
+    flush = ", boolean" if version >= _FLUSHED_MESSAGES_VERSION else ""
+    function = f"FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, text{flush})"
+    return _grant("EXECUTE", sql.SQL(function), settings)
+
+
 def grant_future_select(settings: PostgresSettings, schema: str, owners: Sequence[str]) -> sql.Composable:
     """Grant the capture role SELECT on the tables that these roles create in a schema from now on."""
     return sql.SQL("ALTER DEFAULT PRIVILEGES FOR ROLE {} IN SCHEMA {} GRANT SELECT ON TABLES TO {}").format(
@@ -102,10 +111,12 @@ def create_publication(
     settings: PostgresSettings, tables: Sequence[Table], schemas: Sequence[str] = ()
 ) -> sql.Composable:
     """Create the publication of the tables, the watermark table, and all tables of the schemas."""
-    members = [sql.SQL("TABLE {}").format(_names(tables, watermark_table(settings)))]
+    own = [watermark_table(settings)] if settings.has_watermark_table else []
+    members = [sql.SQL("TABLE {}").format(_names(tables, *own))] if tables or own else []
     members += [sql.SQL("TABLES IN SCHEMA {}").format(_identifiers(schemas))] if schemas else []
-    return sql.SQL("CREATE PUBLICATION {} FOR {} WITH (publish_via_partition_root = true)").format(
-        sql.Identifier(settings.publication), sql.SQL(", ").join(members)
+    whole = sql.SQL(" FOR {}").format(sql.SQL(", ").join(members)) if members else sql.SQL("")
+    return sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)").format(
+        sql.Identifier(settings.publication), whole
     )
 
 
@@ -131,8 +142,11 @@ def set_publication(settings: PostgresSettings, options: str) -> sql.Composable:
 
 
 def create_slot(settings: PostgresSettings, version: int) -> sql.Composable:
-    """Create the slot, with failover where the server supports it. Requires a transaction that has written nothing."""
-    failover = ", failover => true" if version >= _FAILOVER_SLOTS_VERSION else ""
+    """Create the slot, with failover where the server supports it. Requires a transaction that has written nothing.
+
+    A standby's own slot cannot be synchronized further.
+    """
+    failover = ", failover => true" if version >= _FAILOVER_SLOTS_VERSION and settings.primary is None else ""
     return sql.SQL("SELECT pg_create_logical_replication_slot({}, {}" + failover + ")").format(
         sql.Literal(settings.slot), sql.Literal(PLUGIN)
     )

@@ -9,7 +9,7 @@ Protocol: PostgreSQL documentation, "Streaming Replication Protocol", IDENTIFY_S
 
 from __future__ import annotations
 
-from dblake.base.core.errors import ACCEPT_GAP, PositionLost
+from dblake.base.core.errors import ACCEPT_GAP, PositionLost, SourceError
 from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
 from dblake.base.core.source import ServerIdentity
@@ -46,6 +46,36 @@ def is_promoted_replica(settings: PostgresSettings, known: ServerIdentity, resum
             next_step=ACCEPT_GAP,
         )
     return True
+
+
+class TimelineGuard:
+    """Shows that a standby still replays the timeline it had: a promotion, or its primary's, begins another one.
+
+    A stream on a standby continues across that in silence. Pieces from before the change must not be taken for later
+    ones: whatever was read before ``require_unchanged`` returns is of the timeline from before.
+    """
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
+        self._connection = connect_replication(settings)
+        self._timeline = self._read()
+
+    def require_unchanged(self) -> None:
+        """Raise SourceError if the server has another timeline now: the log has to be opened again."""
+        if (current := self._read()) != self._timeline:
+            raise SourceError(
+                f"source {self._settings.name}: the standby changed from timeline {self._timeline} to {current}",
+                next_step="run capture again",
+            )
+
+    def _read(self) -> int:
+        with translate_errors(self._settings), self._connection.cursor() as cur:
+            cur.execute("IDENTIFY_SYSTEM")
+            return int(cur.fetchone()[1])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
 
 def _parse_timeline_ends(history: str) -> dict[str, str]:
