@@ -120,6 +120,11 @@ def test_heartbeat_of_another_chain_is_rejected(backend: Backend, lake: CaptureL
     before = lake.reached
     script.run(["insert 5 a"])
     set_heartbeat(backend, chain_heartbeat(new_heartbeat_name(), "another"))
+    if not backend.has_watermark_rows:
+        # Messages name no predecessor; the log that is read again has the captured one (tests/faults/test_restored).
+        lake.capture(source, max_rows=1)
+        assert event_lines(lake.reconciled()[0], T) == ["c 5 a"]
+        return
     with pytest.raises(LogWentBack, match="the log went back") as rejected:
         lake.capture(source, max_rows=1)
     assert rejected.value.exit_code == ExitCode.CONFIGURATION

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -67,15 +68,24 @@ def copy(path: Path, to: Path) -> None:
     subprocess.run(["cp", "-a", path, to], check=True)
 
 
+@contextmanager
+def postgres_world(data: Path, watermarks: Literal["table", "messages"]) -> Iterator[World]:
+    with EmbeddedPostgres(data, settings={"fsync": "off"}) as server:
+        note_postgres(server)
+        yield World(server, PostgresBackend(Database(server, "postgres"), watermarks=watermarks), data)
+
+
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """Yield a server of the kind that the test names, PostgreSQL by default."""
-    flavour: Flavour | Literal["postgres"] = getattr(request, "param", "postgres")
+    flavour: Flavour | Literal["postgres", "messages"] = getattr(request, "param", "postgres")
     data = tmp_path / "data"
     if flavour == "postgres":
-        with EmbeddedPostgres(data, settings={"fsync": "off"}) as server:
-            note_postgres(server)
-            yield World(server, PostgresBackend(Database(server, "postgres")), data)
+        with postgres_world(data, "table") as world:
+            yield world
+    elif flavour == "messages":
+        with postgres_world(data, "messages") as world:
+            yield world
     else:
         with MysqlServer(flavour, data) as other:
             yield World(other, MysqlBackend(other), data)
@@ -93,7 +103,7 @@ def reject(lake: CaptureLake, source: Source) -> None:
 
 @pytest.mark.parametrize(
     "world",
-    ["postgres", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mariadb", "mysql"))],
+    ["postgres", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("messages", "mariadb", "mysql"))],
     indirect=True,
 )
 def test_restored_server_stays_rejected(world: World, tmp_path: Path) -> None:
@@ -118,6 +128,7 @@ def test_restored_server_stays_rejected(world: World, tmp_path: Path) -> None:
     assert len(lake.state(T)) == 3100
 
 
+@pytest.mark.parametrize("world", ["postgres", "messages"], indirect=True)
 def test_log_grown_past_position_is_rejected(world: World, tmp_path: Path) -> None:
     """No number shows that the log went back: it has all positions that landed, with other contents."""
     lake = CaptureLake(tmp_path)
@@ -135,6 +146,7 @@ def test_log_grown_past_position_is_rejected(world: World, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world", ["postgres", "messages"], indirect=True)
 def test_other_lakes_heartbeats_hide_nothing(world: World, tmp_path: Path) -> None:
     """A second lake that accepts the gap first writes heartbeats; the first lake is still rejected."""
     lake, other = CaptureLake(tmp_path / "a"), CaptureLake(tmp_path / "b")

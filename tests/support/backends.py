@@ -20,6 +20,7 @@ from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import Source
 from dblake.ingest.source.memory.database import MemoryDatabase
 from dblake.ingest.source.memory.source import MemorySource
+from dblake.ingest.source.postgres.capture_objects import MESSAGE_PREFIX
 from dblake.ingest.source.postgres.connection import connect, connect_replication
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.ingest.source.postgres.init import run_init
@@ -58,12 +59,13 @@ class Backend(Protocol):
     """A database under test. Values are canonical text, column types are PostgreSQL's names.
 
     Capabilities differ: ``keeps_log_for_reader`` (a slot retains the log for a named reader and receives confirmed
-    positions), ``has_txids`` (transactions are numbered), ``truncates_together`` (one transaction truncates several
-    tables).
+    positions), ``has_txids`` (transactions are numbered), ``has_watermark_rows`` (watermarks are rows, not messages),
+    ``truncates_together`` (one transaction truncates several tables).
     """
 
     keeps_log_for_reader: bool
     has_txids: bool
+    has_watermark_rows: bool
     truncates_together: bool
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
@@ -107,7 +109,7 @@ class Backend(Protocol):
 class MemoryBackend:
     """The memory twin."""
 
-    keeps_log_for_reader = has_txids = truncates_together = True
+    keeps_log_for_reader = has_txids = has_watermark_rows = truncates_together = True
 
     def __init__(self) -> None:
         self.database = MemoryDatabase()
@@ -171,7 +173,7 @@ class PostgresBackend:
     def __init__(self, database: Database, *, watermarks: Literal["table", "messages"] = "table") -> None:
         self.database = database
         self.settings: PostgresSettings | None = None
-        self._watermarks = watermarks
+        self._watermarks, self.has_watermark_rows = watermarks, watermarks == "table"
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
         name = _name(schema.table)
@@ -195,8 +197,7 @@ class PostgresBackend:
         self.run(sql.SQL(text).format(_name(table), sql.Identifier(column.name), sql.Literal(default)))
 
     def begin(self) -> Transaction:
-        prefix = self.settings.message_prefix if self.settings and self._watermarks == "messages" else None
-        return PostgresTransaction(self.database, prefix)
+        return PostgresTransaction(self.database, has_watermark_rows=self.has_watermark_rows)
 
     def delete_unlogged(self, table: str, where: Row) -> None:
         # The publication that is current when a change happens decides whether it is published.
@@ -207,8 +208,8 @@ class PostgresBackend:
 
     def rows(self, table: str) -> list[Row]:
         assert self.settings is not None, "call source() first"
-        if table == WATERMARKS and self._watermarks == "messages":
-            return self._read_messages(self.settings.message_prefix)
+        if table == WATERMARKS and not self.has_watermark_rows:
+            return self._read_messages()
         connection = connect(self.settings, purpose="test")
         try:
             with connection.cursor() as cursor:
@@ -222,14 +223,14 @@ class PostgresBackend:
         finally:
             connection.close()
 
-    def _read_messages(self, prefix: str) -> list[Row]:
+    def _read_messages(self) -> list[Row]:
         """Return the last watermark of each reader, as rows of the table that is not there."""
         query = (
             "SELECT data FROM pg_logical_slot_peek_binary_changes('observer_' || current_database(), NULL, NULL,"
             " 'proto_version', '1', 'publication_names', 'p', 'messages', 'true')"
         )
         messages = [bytes(data) for (data,) in self.database.rows(query)]
-        marks = [parse_watermark_message(data, prefix) for data in messages if data[:1] == b"M"]
+        marks = [parse_watermark_message(data) for data in messages if data[:1] == b"M"]
         return [{"id": str(reader), "value": value} for reader, value in dict(filter(None, marks)).items()]
 
     def source(self, *patterns: str) -> Source:
@@ -241,7 +242,7 @@ class PostgresBackend:
             )
             self.settings = self.at_log(self.settings)
             run_init(self.settings, server.user, server.password)
-            if self._watermarks == "messages":
+            if not self.has_watermark_rows:
                 self.value("SELECT pg_create_logical_replication_slot('observer_' || current_database(), 'pgoutput')")
         self.settings = replace(self.settings, patterns=patterns)
         return PostgresSource(self.settings)
@@ -357,10 +358,10 @@ class StandbyBackend(PostgresBackend):
 
 
 class PostgresTransaction:
-    """A transaction on its own connection. With a prefix, updates of the watermark table are log messages."""
+    """A transaction on its own connection. Without watermark rows, their updates are log messages."""
 
-    def __init__(self, database: Database, prefix: str | None = None) -> None:
-        self._connection, self._prefix = database.connect(), prefix
+    def __init__(self, database: Database, *, has_watermark_rows: bool = True) -> None:
+        self._connection, self._has_watermark_rows = database.connect(), has_watermark_rows
         self._connection.autocommit = False
 
     def __enter__(self) -> PostgresTransaction:
@@ -381,9 +382,9 @@ class PostgresTransaction:
         self._execute(statement, list(row.values()))
 
     def update(self, table: str, where: Row, values: Row) -> None:
-        if table == WATERMARKS and self._prefix:
+        if table == WATERMARKS and not self._has_watermark_rows:
             content = f"{where['id']} {values['value'] or ''}"
-            self._execute(sql.SQL("SELECT pg_logical_emit_message(true, %s, %s)"), [self._prefix, content])
+            self._execute(sql.SQL("SELECT pg_logical_emit_message(true, %s, %s)"), [MESSAGE_PREFIX, content])
             return
         sets = sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in values)
         statement = sql.SQL("UPDATE {} SET {} WHERE {}").format(_name(table), sets, _equal(where))

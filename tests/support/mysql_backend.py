@@ -33,6 +33,7 @@ class MysqlBackend:
 
     keeps_log_for_reader = False
     has_txids = False
+    has_watermark_rows = True
     truncates_together = False
 
     def __init__(self, server: MysqlServer) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 WATERMARK_TABLE = "watermark"
 WATERMARK_ROWS = range(9)
 """Row 0 belongs to the heartbeat, row n to chunk reader n."""
+MESSAGE_PREFIX = "dblake watermark"
+"""The prefix of watermarks in log messages, of all lakes of a database: each finds its own by their values."""
 
 
 @dataclass(frozen=True, slots=True)

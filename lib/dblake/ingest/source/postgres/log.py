@@ -56,8 +56,7 @@ class PgLogStream:
             near_txid = int(cur.fetchone()[0])
         self.start = ResumePoint(incarnation, slot.token, resume.landed if resume else None)
         self._pieces = PieceBuilder(tables, self.start, near_txid)
-        self._prefix = settings.message_prefix if settings.watermarks == "messages" else None
-        self._replay = Replay(self.start, tables, self._prefix) if resume and self._prefix else None
+        self._replay = Replay(self.start, tables) if resume and not settings.has_watermark_table else None
         self._held = HeldHeartbeats()
         self._guard = TimelineGuard(settings) if settings.primary else None
         self._connection = connect_replication(settings)
@@ -138,7 +137,7 @@ class PgLogStream:
     def _add_message(self, payload: bytes) -> None:
         """Add a message of ``pg_logical_emit_message`` that is a watermark or a DDL statement."""
         pieces = self._pieces
-        if self._prefix and (mark := parse_watermark_message(payload, self._prefix)):
+        if not self._settings.has_watermark_table and (mark := parse_watermark_message(payload)):
             pieces.add_watermark(*mark)
             if mark[0] == HEARTBEAT_ROW and pieces.run.carried:
                 self._held.add(pieces.run.carried.lsn)

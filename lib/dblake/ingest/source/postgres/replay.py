@@ -19,8 +19,8 @@ from dblake.payloads.formats import pgoutput as letters
 class Replay:
     """The messages before ``start``. The stream passes each to ``take`` until that returns False, or ``is_over``."""
 
-    def __init__(self, start: ResumePoint, tables: Relations, prefix: str) -> None:
-        self._start, self._tables, self._prefix = start, tables, prefix
+    def __init__(self, start: ResumePoint, tables: Relations) -> None:
+        self._start, self._tables = start, tables
         self._end, self._lsn = lsn_number(start.token), 0
         self._heartbeat = ""
         self.heartbeat_lsn: int | None = None
@@ -39,7 +39,7 @@ class Replay:
         elif kind == letters.COMMIT:
             self.is_over = pgoutput.parse_commit_end(payload) >= self._end
         elif kind == letters.MESSAGE:
-            mark = parse_watermark_message(payload, self._prefix)
+            mark = parse_watermark_message(payload)
             if mark and mark[0] == HEARTBEAT_ROW:
                 self._heartbeat, self.heartbeat_lsn = mark[1], self._lsn
         return True

@@ -64,11 +64,6 @@ class PostgresSettings:
         """True if watermarks are rows of the watermark table."""
         return self.watermarks == "table"
 
-    @property
-    def message_prefix(self) -> str:
-        """The prefix of watermarks in log messages: another lake of the database has another slot."""
-        return f"dblake:{self.slot}"
-
     @cached_property
     def table_filter(self) -> TableFilter:
         """The predicate for captured tables."""

@@ -17,7 +17,7 @@ from dblake.base.core.errors import SourceError
 from dblake.base.core.source import HEARTBEAT_ROW
 from dblake.base.core.source.heartbeats import NAME_CHARS, unchained_heartbeat
 from dblake.ingest.source.postgres import pgoutput
-from dblake.ingest.source.postgres.capture_objects import WATERMARK_TABLE
+from dblake.ingest.source.postgres.capture_objects import MESSAGE_PREFIX, WATERMARK_TABLE
 from dblake.ingest.source.postgres.settings import PostgresSettings
 
 FIRST_MESSAGES_VERSION = 140000
@@ -90,7 +90,7 @@ class MessageWatermarks:
     """
 
     def __init__(self, settings: PostgresSettings, places: dict[int, MarkPlace]) -> None:
-        self._prefix, self._places = settings.message_prefix, places
+        self._places = places
         self._is_replicated = settings.replica is not None
         self._seen: dict[int, tuple[str, int]] = {}
 
@@ -132,7 +132,7 @@ class MessageWatermarks:
         """Write a message in a transaction of its own; return its 64-bit id."""
         cur.execute(
             "SELECT pg_current_xact_id()::text, pg_logical_emit_message(true, %s, %s)",
-            (self._prefix, f"{reader} {value}"),
+            (MESSAGE_PREFIX, f"{reader} {value}"),
         )
         return str(cur.fetchone()[0])
 
@@ -142,10 +142,10 @@ def open_watermarks(settings: PostgresSettings, places: dict[int, MarkPlace]) ->
     return MessageWatermarks(settings, places) if settings.watermarks == "messages" else TableWatermarks(settings)
 
 
-def parse_watermark_message(payload: bytes, prefix: str) -> tuple[int, str] | None:
+def parse_watermark_message(payload: bytes) -> tuple[int, str] | None:
     """Return reader and value of a watermark in a Message of the log; None if it is another one."""
     parsed = pgoutput.parse_message(payload)
-    if parsed is None or parsed[0] != prefix:
+    if parsed is None or parsed[0] != MESSAGE_PREFIX:
         return None
     reader, _, value = parsed[1].decode(errors="replace").partition(" ")
     return (int(reader), value) if reader.isascii() and reader.isdecimal() else None
