@@ -132,6 +132,8 @@ def _read_facts(conn: connection, settings: PostgresSettings, admin: str, admin_
     """Return the facts of the primary, with the server and the slot of the standby if its log is captured."""
     with translate_errors(settings), conn.cursor() as cur:
         facts = read_facts(cur, settings)
+        if settings.primary:
+            await_replay(cur, replace(settings, user=admin, password=admin_password))
     if settings.primary:
         standby = _connect(settings, admin, admin_password)
         try:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import psycopg2
 from psycopg2.extensions import cursor
 
-from dblake.base.core.errors import SourceError
+from dblake.base.core.errors import PrerequisitesNotMet, SourceError
 from dblake.base.core.source import Check
 from dblake.ingest.source.postgres import timeline
 from dblake.ingest.source.postgres.connection import connect, open_cursor
@@ -25,7 +25,8 @@ FIRST_VERSION = 160000
 """The first version that decodes its log on a standby."""
 _SNAPSHOT_SECONDS = 0.5
 _REPLAY_SECONDS = 60.0
-_POLL_SECONDS = 0.05
+_CREATED_SECONDS = 5.0
+_POLL_SECONDS = 0.1
 _FEEDBACK = """
 SELECT current_setting('hot_standby_feedback')::bool, coalesce(current_setting('primary_slot_name', true), '') <> ''
 """
@@ -79,21 +80,28 @@ def _check_feedback(*, has_feedback: bool, has_slot: bool) -> Check:
 
 
 def await_replay(primary: cursor, settings: PostgresSettings) -> None:
-    """Wait until the standby shows what the primary has written so far. Raises SourceError after a minute."""
+    """Wait until the standby shows what the primary has written so far. Raises SourceError after a minute.
+
+    A role or database that was created just now is missing there for a moment.
+    """
     primary.execute("SELECT pg_current_wal_insert_lsn()::text")
     (end,) = primary.fetchone()
-    deadline = time.monotonic() + _REPLAY_SECONDS
-    with open_cursor(settings, purpose="init") as standby:
-        while True:
-            standby.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,))
-            if standby.fetchone()[0]:
-                return
-            if time.monotonic() > deadline:
-                raise SourceError(
-                    f"source {settings.name}: the standby has not replayed what the primary wrote a minute ago",
-                    next_step="check that it follows source.primary and how far it lags, then run again",
-                )
-            time.sleep(_POLL_SECONDS)
+    began = time.monotonic()
+    while True:
+        try:
+            with open_cursor(settings, purpose="init") as standby:
+                standby.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,))
+                if standby.fetchone()[0]:
+                    return
+        except PrerequisitesNotMet:
+            if time.monotonic() > began + _CREATED_SECONDS:
+                raise
+        if time.monotonic() > began + _REPLAY_SECONDS:
+            raise SourceError(
+                f"source {settings.name}: the standby has not replayed what the primary wrote a minute ago",
+                next_step="check that it follows source.primary and how far it lags, then run again",
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 @contextmanager
