@@ -33,7 +33,16 @@ _UNLOGGED = f"{_IMPORT}::test_files_older_than_changes_without_events_are_reject
 
 _PUBLISH = "unit/serve/iceberg/test_publish.py"
 
+_STANDBY_LOG = "integration/postgres/test_standby_log.py"
+
 PRODUCED = {
+    "log_standby: the server at source.host is no standby (any more)": (
+        "is no standby", f"{_STANDBY_LOG}::test_log_of_standby_follows_its_promotion"),
+    "Slot … is lost: the primary removed rows of the catalog that it still needed": (
+        "the primary removed rows of the catalog", f"{_STANDBY_LOG}::test_slot_lost_by_conflict_is_a_gap"),
+    "wal_level of the primary was below logical": (
+        "wal_level of the primary was below logical",
+        "unit/ingest/source/postgres/test_slot_loss.py::test_loss_is_named_by_its_reason"),
     "the Iceberg catalog failed": (
         "the Iceberg catalog failed", f"{_PUBLISH}::test_publisher_names_unreachable_catalog"),
     "was changed by other jobs each time": (

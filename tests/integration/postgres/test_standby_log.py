@@ -1,4 +1,4 @@
-"""The log of a standby: dumps under load, a move from the primary, promotion, conflicts, and pairs that are rejected."""
+"""The log of a standby: dumps under load, a move from the primary, promotion, conflicts, and rejected pairs."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_slot_lost_by_conflict_is_a_gap(pair: Pair, tmp_path: Path) -> None:
     lake.capture(source)
     backend.run("CREATE TABLE other (id int)", "DROP TABLE other", "VACUUM pg_class, pg_attribute, pg_type, pg_depend")
     backend.run("INSERT INTO public.t VALUES (500, 'b')")
-    with pytest.raises(PositionLost, match="the primary removed rows of the catalog .*hot_standby_feedback.*, a gap"):
+    with pytest.raises(PositionLost, match=r"the primary removed rows of the catalog .*hot_standby_feedback.*, a gap"):
         lake.capture(source, until=Until(seconds=20))
     lost = unmet(source.preflight())
     assert [name for name, _, _ in lost] == ["slot_log"] and "hot_standby_feedback" in lost[0][1]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from dblake.base.core.log_places import lsn_number
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.source import Check

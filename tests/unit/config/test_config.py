@@ -132,6 +132,11 @@ def test_commit_rate_by_profile(capture: CaptureConfig, rate: float) -> None:
         ("type: postgres", "type: mysql", "3: source: database requires type postgres"),
         ("type: postgres", "type: mysql\n  log_ddl: true",
          "3: source: database and log_ddl require type postgres"),
+        ("type: postgres", "type: mysql\n  primary: db2\n  watermarks: messages",
+         "3: source: database and primary and watermarks require type postgres"),
+        ("type: postgres", "type: postgres\n  primary: db2\n  replica: db3",
+         "3: source: replica is for a host that is the primary: with primary, chunks are read from host"),
+        ("type: postgres", "type: postgres\n  watermarks: rows", "6: source.watermarks: must be table or messages"),
         ("file:./progress", "redis://here", "2: progress: must be file:PATH or zookeeper://host:port/path"),
         ("file:./progress", f"zookeeper://a/x?user=u&password={SECRET}", "2: progress: password must be a reference"),
         ("file:./progress", "zookeeper://a/x?timeout=4", "2: progress: zookeeper has no parameter timeout;"),
@@ -298,7 +303,10 @@ def test_shipped_file_loads(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "foreign_keys"),
-    [("postgres.yaml", {"server_id"}), ("mysql.yaml", {"database", "log_ddl", "slot", "publication"})],
+    [
+        ("postgres.yaml", {"server_id"}),
+        ("mysql.yaml", {"database", "log_ddl", "slot", "publication", "primary", "watermarks"}),
+    ],
 )
 def test_shipped_file_has_every_key_with_default(file: str, foreign_keys: set[str]) -> None:
     shown = yaml.safe_load((CONF / file).read_text(encoding="utf-8"))

@@ -2,9 +2,9 @@
 
 A server that was restored to an earlier state is the same server to every number that identifies it, and its positions
 come again with other contents. But its heartbeat row has an older value than the one that was captured last, and so the
-next heartbeat in its log names another predecessor. Guarantee: nothing of a log that was opened is passed on before the
-row has the captured value, or a heartbeat in the log names it, or the log, read again, has it in its place. Later
-heartbeats are compared as the log is read.
+next heartbeat in its log names another predecessor. Guarantee: nothing of a log that was opened is passed on before one
+of three holds. The row has the captured value, or a heartbeat in the log names it, or the log, read again, has it in
+its place. Later heartbeats are compared as the log is read.
 
 What is not detected: a server that went back to a state after the last heartbeat that was captured, and has written
 past the captured position since.
@@ -49,8 +49,8 @@ class History:
         values = [mark.value for mark in piece.watermarks if mark.reader == HEARTBEAT_ROW]
         for value in values:
             if not self.heartbeat:
-                known = is_unchained(value) or value == self._at_opening
-                if known or names_as_predecessor(value, self._at_opening):
+                has_begun = is_unchained(value) or value == self._at_opening
+                if has_begun or names_as_predecessor(value, self._at_opening):
                     self.heartbeat = value
             elif names_as_predecessor(value, self.heartbeat) is False:
                 raise self._build_error()

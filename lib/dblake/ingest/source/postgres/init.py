@@ -104,7 +104,7 @@ def _build_plan(conn: connection, facts: CatalogFacts, settings: PostgresSetting
         slot = [step.as_string(cur) + ";" for step in build_slot_steps(facts, settings)]
         manual = [f.check(cur) for f in findings(facts, settings) if f.name in _MANUAL_CHECKS and f.detail]
     if slot and settings.primary:
-        slot.insert(0, f"-- On the standby {settings.host}:{settings.port}, once it shows all this; meanwhile run"
+        slot.insert(0, f"-- On the standby {settings.host}:{settings.port}, once it shows all this. Until it ends, run"
                        " SELECT pg_log_standby_snapshot() on the primary:")
     return InitPlan(
         (*(["BEGIN;", *steps, "COMMIT;"] if steps else []), *slot),

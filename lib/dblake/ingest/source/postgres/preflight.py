@@ -103,7 +103,7 @@ def _check_server(server: Server, settings: PostgresSettings, *, has_slot: bool)
 
 
 def _check_recovery(server: Server, settings: PostgresSettings) -> Iterator[Finding]:
-    """Yield whether the server is what ``source.primary`` says: a standby, or without it the primary itself."""
+    """Yield whether the server is what the configuration has: a standby with ``source.primary``, else a primary."""
     if settings.primary is None:
         detail = "the server is a standby: it does not accept watermarks" if server.is_standby else ""
         yield Finding("standby", ok=not detail, detail=detail, fix="set source.host to the primary"

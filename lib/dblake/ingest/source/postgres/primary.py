@@ -123,7 +123,7 @@ def logging_snapshots(settings: PostgresSettings) -> Iterator[None]:
             except psycopg2.errors.InsufficientPrivilege:
                 statement = "SELECT pg_logical_emit_message(false, 'dblake', '')"
             except psycopg2.Error:
-                # The creation of the slot fails by itself, or goes on with the record of another session.
+                # The creation of the slot fails as well, or finds a record of another session.
                 return
             done.wait(_SNAPSHOT_SECONDS)
 

@@ -52,7 +52,7 @@ class PostgresSettings:
         return replace(self, host=self.replica[0], port=self.replica[1], replica=None) if self.replica else None
 
     def at_primary(self) -> Self:
-        """Return the settings of what writes: those of the primary, with the standby as its replica for chunks."""
+        """Return the settings of the server that accepts writes: the primary, with a standby of ours as its replica."""
         if self.primary is None:
             return self
         return replace(

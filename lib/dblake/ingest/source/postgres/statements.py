@@ -111,8 +111,8 @@ def create_publication(
     settings: PostgresSettings, tables: Sequence[Table], schemas: Sequence[str] = ()
 ) -> sql.Composable:
     """Create the publication of the tables, the watermark table, and all tables of the schemas."""
-    own = [watermark_table(settings)] if settings.has_watermark_table else []
-    members = [sql.SQL("TABLE {}").format(_names(tables, *own))] if tables or own else []
+    more = [watermark_table(settings)] if settings.has_watermark_table else []
+    members = [sql.SQL("TABLE {}").format(_names(tables, *more))] if tables or more else []
     members += [sql.SQL("TABLES IN SCHEMA {}").format(_identifiers(schemas))] if schemas else []
     whole = sql.SQL(" FOR {}").format(sql.SQL(", ").join(members)) if members else sql.SQL("")
     return sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)").format(

@@ -74,7 +74,7 @@ class TimelineGuard:
             return int(cur.fetchone()[1])
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, which is a WAL sender of the server."""
         self._connection.close()
 
 

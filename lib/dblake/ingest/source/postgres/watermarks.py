@@ -33,7 +33,7 @@ class MarkPlace:
     lsn: str
 
 
-class Watermarks(Protocol):
+class MarkWriter(Protocol):
     """Watermarks on one connection. ``cur`` is a cursor on it."""
 
     def mark(self, cur: cursor, reader: int, value: str) -> None:
@@ -50,7 +50,7 @@ class Watermarks(Protocol):
 
 
 class TableWatermarks:
-    """Rows of the watermark table; see Watermarks for the methods."""
+    """Rows of the watermark table; see MarkWriter for the methods."""
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._source = settings.name
@@ -83,7 +83,7 @@ class TableWatermarks:
 
 
 class MessageWatermarks:
-    """Transactional messages in the log; see Watermarks for the methods.
+    """Transactional messages in the log; see MarkWriter for the methods.
 
     ``places`` is shared by the connections to a primary and to its standby. A standby has the watermark once it has
     replayed the log behind it; no row shows that, so its session is recognized instead.
@@ -105,28 +105,28 @@ class MessageWatermarks:
         self._emit(cur, HEARTBEAT_ROW, unchained_heartbeat(name))
 
     def read(self, cur: cursor, reader: int) -> str:
-        place = self._places.get(reader)
-        if place is None or not place.lsn:
+        mark = self._places.get(reader)
+        if mark is None or not mark.lsn:
             return ""
-        cur.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn, pg_backend_pid()", (place.lsn,))
+        cur.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn, pg_backend_pid()", (mark.lsn,))
         is_replayed, session = cur.fetchone()
         if not is_replayed:
             return ""
-        self._seen[reader] = place.value, session
-        return place.value
+        self._seen[reader] = mark.value, session
+        return mark.value
 
     def low_seen(self, reader: int) -> sql.Composable:
-        place, (seen, session) = self._places.get(reader), self._seen.get(reader, ("", 0))
-        if place is None:
+        mark, (seen, session) = self._places.get(reader), self._seen.get(reader, ("", 0))
+        if mark is None:
             return sql.SQL("NULL")
-        if seen == place.value:
+        if seen == mark.value:
             return sql.SQL("CASE WHEN pg_backend_pid() = {} THEN {} END").format(
                 sql.Literal(session), sql.Literal(seen)
             )
         # A standby's snapshot does not list the transactions that it does not show.
         return sql.SQL(
             "CASE WHEN NOT pg_is_in_recovery() AND pg_visible_in_snapshot({}::xid8, pg_current_snapshot()) THEN {} END"
-        ).format(sql.Literal(place.txid), sql.Literal(place.value))
+        ).format(sql.Literal(mark.txid), sql.Literal(mark.value))
 
     def _emit(self, cur: cursor, reader: int, value: str) -> str:
         """Write a message in a transaction of its own; return its 64-bit id."""
@@ -137,7 +137,7 @@ class MessageWatermarks:
         return str(cur.fetchone()[0])
 
 
-def open_watermarks(settings: PostgresSettings, places: dict[int, MarkPlace]) -> Watermarks:
+def open_watermarks(settings: PostgresSettings, places: dict[int, MarkPlace]) -> MarkWriter:
     """Return the source's watermarks for one connection."""
     return MessageWatermarks(settings, places) if settings.watermarks == "messages" else TableWatermarks(settings)
 
