@@ -6,9 +6,7 @@ one that has not.
 
 from __future__ import annotations
 
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +24,13 @@ from dblake.transform.reconcile.stream import reconcile_once
 from dblake.transform.state.run import run_state
 from tests.conformance.script import event_lines
 from tests.support.consumers import LOCAL_SESSION, describe
+from tests.support.failover import connect, incarnations, move
 from tests.support.lake import CaptureLake
 from tests.support.mysql import Flavour, MysqlServer
 from tests.support.mysql_backend import MysqlBackend
-from tests.support.mysql_cluster import Cluster, cluster_of
+from tests.support.mysql_cluster import cluster_of
 from tests.support.proxy import Proxy
-from tests.support.rig import Job, Rig
+from tests.support.rig import Rig
 from tests.support.sql_delivery import sql_output
 
 pytestmark = pytest.mark.timeout(1500)
@@ -109,31 +108,6 @@ def test_other_server_with_all_gtids_continues(server: MysqlServer, tmp_path: Pa
     lake.capture(source)
     assert lake.reached.resume.incarnation == 2
     assert LogPosition.parse(lake.reached.resume.token).is_exact
-
-
-def move(rig: Rig, cluster: Cluster, proxy: Proxy, process: Job, *, crash: bool) -> None:
-    """Replace the primary while log waits that has not landed; the address leads to the promoted replica."""
-    process.send_signal(signal.SIGSTOP)  # what capture writes itself would land too, and the replicas might miss it
-    with rig.load(seed=cluster.primary.port):
-        time.sleep(1.0)
-    cluster.wait()
-    cluster.primary.stop(crash=crash)
-    cluster.promote(cluster.replicas[0])
-    connect(rig, cluster.primary)
-    proxy.redirect(cluster.primary.port)
-    process.send_signal(signal.SIGCONT)
-
-
-def connect(rig: Rig, server: MysqlServer) -> None:
-    """Let the applications and checks of the rig connect to a server from now on."""
-    backend = rig.backend
-    assert isinstance(backend, MysqlBackend) and backend.settings is not None
-    backend.server, backend.settings = server, replace(backend.settings, port=server.port)
-
-
-def incarnations(rig: Rig) -> list[str]:
-    """Return how each incarnation but the first began, by the ledger."""
-    return [line.status for line in rig.lake.reconciled()[1] if line.chunk_id == ""]
 
 
 @pytest.mark.slow

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from tests.support.backends import PostgresBackend
+from tests.support.failover import gaps, promote, wait_until_synced
 from tests.support.postgres import Database, note_postgres
 from tests.support.proxy import Proxy
 from tests.support.rig import Rig, T
@@ -24,34 +23,6 @@ def primary(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(tmp_path / "primary", version=18) as server:
         note_postgres(server)
         yield server
-
-
-def wait_until_synced(standby: EmbeddedPostgres, primary: EmbeddedPostgres, rig: Rig) -> None:
-    """Wait until the standby has the slot and the log; capture has to advance the slot before it can be copied."""
-    theirs, ours = Database(primary, "postgres"), Database(standby, "postgres")
-    deadline = time.monotonic() + 60
-    while not ours.rows("SELECT 1 FROM pg_replication_slots WHERE synced AND NOT temporary"):
-        assert time.monotonic() < deadline, "the slot was not copied"
-        theirs.run("SELECT pg_log_standby_snapshot()")
-        rig.catch_up()
-    ((end,),) = theirs.rows("SELECT pg_current_wal_lsn()::text")
-    while ours.rows("SELECT pg_last_wal_replay_lsn() < %s::pg_lsn", (end,)) != [(False,)]:
-        assert time.monotonic() < deadline, "the log was not replayed"
-        time.sleep(0.1)
-
-
-def promote(standby: EmbeddedPostgres, rig: Rig) -> None:
-    """Promote the standby; the rig's applications and checks connect to it from now on."""
-    assert Database(standby, "postgres").rows("SELECT pg_promote()") == [(True,)]
-    backend = rig.backend
-    assert isinstance(backend, PostgresBackend) and backend.settings is not None
-    backend.database = replace(backend.database, server=standby)
-    backend.settings = replace(backend.settings, port=standby.port)
-
-
-def gaps(rig: Rig) -> list[str]:
-    """Return the reasons of the gaps in the window ledger."""
-    return [line.reason or "" for line in rig.lake.reconciled()[1] if line.status == "gap"]
 
 
 def test_capture_resumes_on_promoted_standby_without_gap(primary: EmbeddedPostgres, tmp_path: Path) -> None:

@@ -173,6 +173,8 @@ class PostgresBackend:
     def __init__(self, database: Database, *, watermarks: Literal["table", "messages"] = "table") -> None:
         self.database = database
         self.settings: PostgresSettings | None = None
+        self.admin = (database.server.user, database.server.password)
+        """Who runs ``--init``."""
         self._watermarks, self.has_watermark_rows = watermarks, watermarks == "table"
 
     def create(self, schema: TableSchema, *, toasted: Sequence[str] = ()) -> None:
@@ -241,7 +243,7 @@ class PostgresBackend:
                 patterns=patterns, tls="disable", slot=f"slot_{name}", publication="p", watermarks=self._watermarks,
             )
             self.settings = self.at_log(self.settings)
-            run_init(self.settings, server.user, server.password)
+            run_init(self.settings, *self.admin)
             if not self.has_watermark_rows:
                 self.value("SELECT pg_create_logical_replication_slot('observer_' || current_database(), 'pgoutput')")
         self.settings = replace(self.settings, patterns=patterns)

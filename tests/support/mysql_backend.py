@@ -39,6 +39,8 @@ class MysqlBackend:
     def __init__(self, server: MysqlServer) -> None:
         self.server = server
         self.settings: MysqlSettings | None = None
+        self.admin = (server.user, server.password)
+        """Who runs ``--init``."""
         self._begin = ""
         self._partial = False
 
@@ -94,13 +96,13 @@ class MysqlBackend:
                 name="shop", flavour=server.flavour, host="127.0.0.1", port=server.port, user="cap",
                 password="it's a secret", patterns=patterns, tls="disable",
             )
-            run_init(self.settings, server.user, server.password)
+            run_init(self.settings, *self.admin)
             stream = MysqlSource(self.settings).open_log(None, 1)
             self._begin = stream.start.token
             stream.close()
         else:
             self.settings = replace(self.settings, patterns=patterns)
-            run_init(self.settings, self.server.user, self.server.password)
+            run_init(self.settings, *self.admin)
         return _StartedSource(self.settings, self._begin)
 
     def other_slot(self) -> Source:
