@@ -2,7 +2,8 @@
 
 With ``minimal`` it behaves like MySQL with minimal row images: a commit is visible once it is logged, a chunk records
 no snapshot, and an update carries its key and the changed columns alone. With ``moving`` most updates change the key,
-and few transactions truncate or delete.
+and few transactions truncate or delete. With ``promoted`` every crash is that of the server, too: another one, with
+positions of its own, continues the log, without the transactions that were open.
 
 The histories contain all behavior that can break chunk windows: transactions that straddle watermarks, transaction ids
 out of commit order, commits that are logged before they are visible (their rows stay locked until then) and snapshots
@@ -23,8 +24,8 @@ from random import Random
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
 from dblake.landing.control import CLOSED, DISCARDED, ChunkEnd, DumpStart
-from tests.model.dblog import ChunkRow, High, Key, Low
-from tests.support.landed import Change, LandedRecord
+from tests.model.dblog import ChunkRow, High, Key, Low, Moved
+from tests.support.landed import SERVER, Change, LandedRecord
 
 Step = tuple[int, int, int, int]
 Row = dict[str, str | None]
@@ -82,7 +83,7 @@ class _Chunk:
     keys: tuple[Key, ...] | None
     after: Key | None
     lease_epoch: int
-    low_lsn: int
+    low: Position
     rows: list[ChunkRow] | None = None
     count: int = 0
     snapshot: str = ""
@@ -111,7 +112,7 @@ class _Mark:
 
     kind: str
     chunk: _Chunk
-    lsn: int
+    position: Position
     xid: int
 
 
@@ -124,8 +125,8 @@ class _Reader:
 class World:
     """The simulated database, its log, a capture with two readers, and the landing so far."""
 
-    def __init__(self, tag: str, *, minimal: bool = False, moving: bool = False) -> None:
-        self.tag, self.minimal, self.moving = tag, minimal, moving
+    def __init__(self, tag: str, *, minimal: bool = False, moving: bool = False, promoted: bool = False) -> None:
+        self.tag, self.minimal, self.moving, self._promoted = tag, minimal, moving, promoted
         self.tables = tables(tag)
         """Each table's first schema by table name, later ones by schema id."""
         self._schemas = dict(self.tables)
@@ -149,6 +150,7 @@ class World:
         self._readers = [_Reader(list(queue)) for queue in dumps]
         self.landing: list[LandedRecord] = []
         self._epoch, self._batch, self._shipped, self._doomed = 1, 1, 0, False
+        self.incarnation = 1
         self._durable = (0, 0, [list(queue) for queue in dumps])
         self._landed_dumps = [list(queue) for queue in dumps]
 
@@ -229,8 +231,8 @@ class World:
         if txn is None:
             return
         self._slots[a % 3] = None
-        lsn = self._next_lsn()
-        self._log += [replace(change, position=Position(1, lsn, change.position.seq)) for change in txn.changes]
+        at = self._next_position()
+        self._log += [replace(change, position=replace(at, seq=change.position.seq)) for change in txn.changes]
         self._unseen.append(txn)
         if b % 2 or self.minimal:
             self._reveal(txn)
@@ -295,21 +297,36 @@ class World:
             for at, row in self.visible.items()
         }
 
-    def _next_lsn(self) -> int:
+    def _next_position(self) -> Position:
         self._lsn += 10
-        return self._lsn
+        return Position(self.incarnation, self._lsn)
 
     def _snapshot(self) -> str:
         running = [txn.xid for txn in self._running()]
         xmax = self._last_completed + 1
         return f"{min([*running, xmax])}:{xmax}:{','.join(str(x) for x in sorted(running) if x < xmax)}"
 
-    def _mark(self, kind: str, chunk: _Chunk) -> int:
+    def _mark(self, kind: str, chunk: _Chunk) -> Position:
         # The watermark's own transaction is visible at once: no other transaction waits for it.
         self._xid += 1
         self._last_completed = max(self._last_completed, self._xid)
-        self._log.append(_Mark(kind, chunk, self._next_lsn(), self._xid))
-        return self._lsn
+        mark = _Mark(kind, chunk, self._next_position(), self._xid)
+        self._log.append(mark)
+        return mark.position
+
+    def _promote(self) -> None:
+        """Continue on another server: it has the log, at other positions, and not the open transactions."""
+        self.incarnation += 1
+        for slot in range(3):
+            self.rollback(slot, 0, 0)
+        while self._unseen:
+            self._reveal(self._unseen[0])
+        self._lsn, places = 3, dict[Position, Position]()
+        for number, entry in enumerate(self._log[self._shipped :], self._shipped):
+            old = replace(entry.position, seq=0)
+            if old not in places:
+                places[old] = self._next_position()
+            self._log[number] = replace(entry, position=replace(places[old], seq=entry.position.seq))
 
     # -- the capture -----------------------------------------------------------------------------------------------
 
@@ -322,10 +339,10 @@ class World:
                 return
             self._chunks += 1
             chunk = _Chunk(
-                f"{self.tag}-{self._chunks}", dump.table, f"{self.tag}-{number}", dump.keys, dump.after, self._epoch, 0,
-                closes=dump.began if dump.closing else None,
+                f"{self.tag}-{self._chunks}", dump.table, f"{self.tag}-{number}", dump.keys, dump.after, self._epoch,
+                Position(1, 0), closes=dump.began if dump.closing else None,
             )
-            chunk.low_lsn = self._mark("low", chunk)
+            chunk.low = self._mark("low", chunk)
             reader.chunk = chunk
 
     def read(self, a: int, b: int, c: int) -> None:
@@ -366,7 +383,7 @@ class World:
         for entry in self._log:
             if isinstance(entry, Change) and entry.table == chunk.table and entry.schema_id != logged:
                 logged = entry.schema_id
-                inside = logged if entry.position.lsn > chunk.low_lsn else None
+                inside = logged if entry.position > chunk.low else None
         return "schema changed in the window" if inside not in (None, chunk.schema.schema_id) else None
 
     def arrive(self, a: int, b: int, c: int) -> None:
@@ -389,7 +406,7 @@ class World:
                 self._land_mark(entry)
 
     def _land_mark(self, mark: _Mark) -> None:
-        chunk, at = mark.chunk, Position(1, mark.lsn)
+        chunk, at = mark.chunk, mark.position
         if mark.kind == "high":
             self._arrive(chunk, chunk.count)
         chunk.first_batch = chunk.first_batch or self._batch
@@ -398,7 +415,7 @@ class World:
             return
         assert chunk.schema is not None
         status = DISCARDED if chunk.discarded else CLOSED
-        end = ChunkEnd(chunk.dump_id, 0, chunk.low_lsn, 0, chunk.schema.schema_id, chunk.count,
+        end = ChunkEnd(chunk.dump_id, 0, chunk.low.lsn, 0, chunk.schema.schema_id, chunk.count,
                        chunk.first_batch, chunk.snapshot, status, chunk.discarded, chunk.closes)
         self.landing.append(High(self._batch, self._epoch, chunk.table, chunk.chunk_id, at, mark.xid, end))
         if not chunk.discarded:
@@ -429,6 +446,9 @@ class World:
             reader.chunk, reader.dumps = None, list(queue)
         self._epoch += 1
         self._doomed = False
+        if self._promoted:
+            self._promote()
+            self.landing.append(Moved(self._batch, self._epoch, self.incarnation, SERVER))
 
     def finish(self) -> None:
         """Complete the history: end and reveal all transactions, finish all dumps, land all of the log.
@@ -458,7 +478,7 @@ class World:
 def _after(dumps: list[_Dump], chunk: _Chunk) -> list[_Dump]:
     """Return the dumps that remain after a chunk."""
     dump, *rest = dumps
-    began = DumpStart(1, chunk.low_lsn, 0, chunk.snapshot)
+    began = DumpStart(chunk.low.incarnation, chunk.low.lsn, 0, chunk.snapshot)
     began = dump.began.and_chunk(began) if dump.began else began
     if chunk.end_key is not None:
         return [replace(dump, after=chunk.end_key, began=began), *rest]
@@ -466,9 +486,11 @@ def _after(dumps: list[_Dump], chunk: _Chunk) -> list[_Dump]:
     return [replace(dump, closing=True, began=began), *rest] if whole else rest
 
 
-def play(steps: Iterable[Step], tag: str = "h", *, minimal: bool = False, moving: bool = False) -> World:
+def play(
+    steps: Iterable[Step], tag: str = "h", *, minimal: bool = False, moving: bool = False, promoted: bool = False
+) -> World:
     """Play the steps and complete the history; return the resulting world."""
-    world = World(tag, minimal=minimal, moving=moving)
+    world = World(tag, minimal=minimal, moving=moving, promoted=promoted)
     for kind, a, b, c in steps:
         getattr(world, _STEPS[kind % len(_STEPS)])(a, b, c)
     world.finish()
@@ -476,5 +498,15 @@ def play(steps: Iterable[Step], tag: str = "h", *, minimal: bool = False, moving
 
 
 def interleave_landings(worlds: Sequence[World]) -> list[LandedRecord]:
-    """Merge the landings of many histories into one, ordered by batch."""
-    return sorted((record for world in worlds for record in world.landing), key=lambda record: record.batch)
+    """Merge the landings of many histories into one, ordered by batch. An incarnation begins once, with its batch."""
+    records = sorted(
+        (record for world in worlds for record in world.landing),
+        key=lambda record: (record.batch, not isinstance(record, Moved)),
+    )
+    begun: set[int] = set()
+    kept: list[LandedRecord] = []
+    for record in records:
+        if not (isinstance(record, Moved) and record.incarnation in begun):
+            kept.append(record)
+        begun |= {record.incarnation} if isinstance(record, Moved) else set()
+    return kept

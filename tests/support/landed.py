@@ -25,8 +25,9 @@ from dblake.ingest.source.memory.encode import (
     pgoutput_update,
 )
 from dblake.landing.columns import LANDING
+from dblake.landing.control import MoveMark
 from dblake.landing.table import Landing, Reached
-from tests.model.dblog import ChunkRow, Event, High, Image, Key, Landed, Low
+from tests.model.dblog import ChunkRow, Event, High, Image, Key, Landed, Low, Moved
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class Change:
         ]
 
 
-LandedRecord = Change | ChunkRow | Low | High
+LandedRecord = Change | ChunkRow | Low | High | Moved
+SERVER = "server"
+"""The server that landing names."""
 
 
 def to_model(records: Iterable[LandedRecord]) -> list[Landed]:
@@ -75,14 +78,15 @@ def to_model(records: Iterable[LandedRecord]) -> list[Landed]:
 def land(path: str, source: str, records: Sequence[LandedRecord], schemas: Mapping[str, TableSchema]) -> None:
     """Append the records to a landing table, one commit per batch; a new table gets the schemas in its first batch."""
     landing = Landing(path, source)
-    first = landing.reached is None
+    first, incarnation = landing.reached is None, 1
     for batch, group in groupby(records, key=lambda record: record.batch):
         members = list(group)
-        rows = [landing_row(record, schemas) for record in members]
+        incarnation = max([incarnation, *(each.incarnation for each in members if isinstance(each, Moved))])
+        rows = [landing_row(record, schemas, incarnation) for record in members]
         if first:
             rows = [schema_row(batch, members[0].lease_epoch, schema) for schema in schemas.values()] + rows
             first = False
-        reached = Reached(batch, members[0].lease_epoch, ServerIdentity("server", "log"), ResumePoint(1, "0/0"))
+        reached = Reached(batch, members[0].lease_epoch, ServerIdentity(SERVER, "log"), ResumePoint(incarnation, "0/0"))
         landing.commit(pa.Table.from_pylist(rows, schema=LANDING), reached)
 
 
@@ -94,12 +98,21 @@ def schema_row(batch: int, lease_epoch: int, schema: TableSchema) -> dict[str, A
     }
 
 
-def landing_row(record: LandedRecord, schemas: Mapping[str, TableSchema]) -> dict[str, Any]:
+def landing_row(
+    record: LandedRecord, schemas: Mapping[str, TableSchema], incarnation: int = 1
+) -> dict[str, Any]:
     """Return a record as a landing row. ``schemas`` has each table's first schema by name, later ones by schema id."""
+    if isinstance(record, Moved):
+        return {
+            "batch": record.batch, "lease_epoch": record.lease_epoch, "incarnation": record.incarnation,
+            "kind": "moved", "last_in_txn": False, "format": "json",
+            "payload": MoveMark(record.server, record.incarnation - 1).to_json(),
+        }
     named = record.schema_id if isinstance(record, (Change, ChunkRow)) else ""
     schema = schemas.get(named) or schemas[record.table]
     row: dict[str, Any] = {
-        "batch": record.batch, "lease_epoch": record.lease_epoch, "table": record.table, "incarnation": 1,
+        "batch": record.batch, "lease_epoch": record.lease_epoch, "table": record.table,
+        "incarnation": incarnation,
         "schema_id": schema.schema_id, "last_in_txn": isinstance(record, Change) and record.last,
     }
     if isinstance(record, ChunkRow):
