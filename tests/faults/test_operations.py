@@ -109,6 +109,7 @@ def run(kind: str, rounds: int, only: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("kind", "rounds", "only"), [
     ("postgres", 3, ()), ("mariadb", 3, ()), ("mysql", 2, ()),
     ("postgres", 2, ("import", "incarnation")), ("mariadb", 2, ("import", "incarnation")),
+    ("postgres", 1, ("promotion",)), ("mariadb", 1, ("promotion",)), ("mysql", 1, ("promotion",)),
 ])
 def test_tables_stay_equal_or_named_in_many_rounds(kind: str, rounds: int, only: tuple[str, ...]) -> None:
     run(kind, rounds * EFFORT, only)

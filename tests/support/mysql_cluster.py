@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.mysql import Flavour, MysqlServer
 
-_OPTIONS = {"mariadb": ["--log-slave-updates=ON"], "mysql": ["--replica-preserve-commit-order=ON"]}
+OPTIONS = {"mariadb": ["--log-slave-updates=ON"], "mysql": ["--replica-preserve-commit-order=ON"]}
 _STOP = {"mariadb": "STOP SLAVE", "mysql": "STOP REPLICA"}
 _RESET = {"mariadb": "RESET SLAVE ALL", "mysql": "RESET REPLICA ALL"}
 _START = {"mariadb": "START SLAVE", "mysql": "START REPLICA"}
@@ -112,7 +112,7 @@ def replication_state(server: MysqlServer) -> list[tuple[object, ...]]:
 def cluster_of(flavour: Flavour, folder: Path, size: int = 3) -> Iterator[Cluster]:
     """Run a primary and replicas in the block."""
     servers = [
-        MysqlServer(flavour, folder / f"server{number}", f"--server-id={10 + number}", *_OPTIONS[flavour])
+        MysqlServer(flavour, folder / f"server{number}", f"--server-id={10 + number}", *OPTIONS[flavour])
         for number in range(size)
     ]
     first, *others = servers

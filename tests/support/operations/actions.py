@@ -153,6 +153,26 @@ def restart_server(scene: Scene) -> str:
     return f"server stopped {'immediately' if crash else 'fast'}, down for {stays_down:.1f} s"
 
 
+def change_primary(scene: Scene) -> str:
+    """Promote a replica at the server's address, with dumps under way: capture continues there without a gap."""
+    system, is_crash = scene.system, scene.dice.random() < 0.5
+    scene.database.add_replica()
+    system.dump(scene.tables())
+    scene.pause()
+    scene.note(system.await_heartbeat())
+    before = system.incarnation
+    # What capture itself writes would land, too, and the replica might miss it.
+    scene.note(system.stop_capture())
+    with scene.writers.paused():
+        scene.database.promote_replica(crash=is_crash)
+    system.start_capture()
+    scene.note(system.await_heartbeat())
+    expected = before if scene.database.kind == "postgres" else before + 1
+    if system.incarnation != expected:
+        scene.note(f"incarnation {before} was followed by {system.incarnation}, expected {expected}")
+    return f"replica promoted after {'a crash' if is_crash else 'a stop'}"
+
+
 def revert_server(scene: Scene) -> str:
     """Restore a snapshot of the storage while capture runs, and writers may."""
     is_old = scene.database.has_snapshot and scene.dice.random() < 0.5
@@ -317,7 +337,7 @@ _COMMON = (
     Action("patterns", change_patterns), Action("server", restart_server, weight=2),
     Action("revert", revert_server, _GAP), Action("reverted log", revert_stopped, _GAP), Action("dump", request_dump),
     Action("capture", kill_capture), Action("reconcile", kill_reconcile), Action("import", pause_import),
-    Action("incarnation", skip_log, _GAP),
+    Action("incarnation", skip_log, _GAP), Action("promotion", change_primary),
 )
 _BINLOG = (Action("binlog", filter_binlog, _SOURCE, weight=2), Action("log", lose_log, _GAP),
            Action("database", recreate_schema))

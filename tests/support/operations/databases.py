@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,13 +15,18 @@ from psycopg2 import sql
 
 from dblake.base.core.log_places import binlog_number
 from dblake.ingest.source.mysql.sql_literals import identifier
+from dblake.ingest.source.postgres.connection import open_cursor
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.ingest.source.postgres.init import run_init
+from dblake.ingest.source.postgres.primary import logging_snapshots
+from dblake.ingest.source.postgres.statements import create_slot
 from tests.support.backends import PostgresBackend
 from tests.support.exports import Export, export
 from tests.support.mysql import Flavour, MysqlServer
 from tests.support.mysql_backend import MysqlBackend
+from tests.support.mysql_cluster import OPTIONS, Cluster, executed
 from tests.support.postgres import Database
+from tests.support.standby import create_standby
 
 SCHEMA = "public"
 MARKER = "marker"
@@ -99,6 +105,12 @@ class OperatedDatabase(CapturedDatabase, Protocol):
     @property
     def has_snapshot(self) -> bool: ...
 
+    def add_replica(self) -> None:
+        """Let a replica follow the server, from where capture could continue."""
+
+    def promote_replica(self, *, crash: bool) -> None:
+        """Replace the server, at its address, by its replica; nothing may write until it returns."""
+
 
 class _Stoppable(Protocol):
     def start(self) -> None: ...
@@ -111,7 +123,18 @@ class _OwnServer:
 
     def __init__(self, server: _Stoppable, data: Path) -> None:
         self._process, self._data, self._copy = server, data, data.with_name(f"{data.name}-snapshot")
+        self._primaries = 1
         server.start()
+
+    def _next_data(self) -> Path:
+        """Return a folder for the next server's data."""
+        self._primaries += 1
+        return self._data.with_name(f"server-{self._primaries}")
+
+    def _replace(self, server: _Stoppable, data: Path) -> None:
+        """Take a server in the place of the one before; snapshots are of that one."""
+        shutil.rmtree(self._copy, ignore_errors=True)
+        self._process, self._data, self._copy = server, data, data.with_name(f"{data.name}-snapshot")
 
     def stop(self, *, crash: bool = False) -> None:
         self._process.stop(crash=crash)
@@ -151,6 +174,34 @@ class PostgresOperated(_OwnServer):
         self._server = EmbeddedPostgres(folder / "server", settings={"fsync": "off"})
         super().__init__(self._server, folder / "server")
         self._backend = PostgresBackend(Database(self._server, "postgres"))
+        self._standby: EmbeddedPostgres | None = None
+
+    def add_replica(self) -> None:
+        known, old = self._backend.settings, self._server
+        assert known is not None
+        self._standby = create_standby(old, self._next_data(), version=16, fsync="off")
+        self._standby.start()
+        at_standby = replace(
+            known, port=self._standby.port, primary=(known.host, known.port), user=old.user, password=old.password
+        )
+        with open_cursor(at_standby, purpose="slot") as cur, logging_snapshots(at_standby):
+            cur.execute(create_slot(at_standby, cur.connection.server_version))
+
+    def promote_replica(self, *, crash: bool) -> None:
+        standby, old = self._standby, self._server
+        assert standby is not None, "add_replica comes first"
+        replica = Database(standby, "postgres")
+        ((end,),) = self._query("SELECT pg_current_wal_insert_lsn()::text")
+        while replica.rows("SELECT pg_last_wal_replay_lsn() < %s::pg_lsn", (end,)) != [(False,)]:
+            time.sleep(0.1)
+        old.stop(crash=crash)
+        replica.rows("SELECT pg_promote()")
+        standby.stop()
+        standby.port = old.port
+        self._server, self._standby = standby, None
+        self._backend.database = Database(standby, "postgres")
+        self._replace(standby, self._data.with_name(f"server-{self._primaries}"))
+        standby.start()
 
     def connect(self) -> Any:
         connection = self._server.connect()
@@ -231,15 +282,46 @@ class MysqlOperated(_OwnServer):
 
     def __init__(self, kind: Flavour, folder: Path) -> None:
         self.kind: str = kind
-        self.server = MysqlServer(
-            kind, folder / "server", "--sql-mode=", f"--lock-wait-timeout={LOCK_SECONDS}",
-            f"--innodb-lock-wait-timeout={LOCK_SECONDS}",
-            # Otherwise a server that is killed loses transactions that are in its log.
-            "--innodb-flush-log-at-trx-commit=1",
-        )
+        self._flavour: Flavour = kind
+        self._cluster: Cluster | None = None
+        self.server = self._new_server(folder / "server")
         super().__init__(self.server, folder / "server")
         self.server.run(f"CREATE DATABASE {SCHEMA}")
         self._backend = MysqlBackend(self.server)
+
+    def _new_server(self, data: Path, *options: str) -> MysqlServer:
+        return MysqlServer(
+            self._flavour, data, "--sql-mode=", f"--lock-wait-timeout={LOCK_SECONDS}",
+            f"--innodb-lock-wait-timeout={LOCK_SECONDS}",
+            # Otherwise a server that is killed loses transactions that are in its log.
+            "--innodb-flush-log-at-trx-commit=1", *OPTIONS[self._flavour], *options,
+        )
+
+    def add_replica(self) -> None:
+        data = self._next_data()
+        self.stop()
+        _copy_folder(self._data, data)
+        (data / "auto.cnf").unlink(missing_ok=True)
+        self.start()
+        replica = self._new_server(data, f"--server-id={100 + self._primaries}")
+        replica.start()
+        if self.kind == "mariadb":
+            replica.run(f"SET GLOBAL gtid_slave_pos = '{executed(replica)}'")
+        self._cluster = Cluster([self.server, replica])
+        # Positions of the two logs differ from here on.
+        self.server.run("FLUSH BINARY LOGS")
+
+    def promote_replica(self, *, crash: bool) -> None:
+        assert self._cluster is not None, "add_replica comes first"
+        (replica,), old = self._cluster.replicas, self.server
+        self._cluster.wait()
+        old.stop(crash=crash)
+        self._cluster.promote(replica)
+        replica.stop()
+        replica.port = old.port
+        self.server = self._backend.server = replica
+        self._replace(replica, replica.data)
+        replica.start()
 
     def connect(self) -> Any:
         connection = self.server.connect(SCHEMA, autocommit=False)
