@@ -734,7 +734,7 @@ def test_standby_is_unmet(small: EmbeddedPostgres, tmp_path_factory: pytest.Temp
     try:
         small.start()
         check = find_check(own_settings(small), "standby")
-        assert (check.ok, check.fix) == (False, "set source.host to the primary")
+        assert (check.ok, check.fix) == (False, "set source.host to the primary, or source.primary to its address")
     finally:
         small.stop()
         signal.unlink()
