@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -77,7 +78,7 @@ class Pair:
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     """Yield a pair of version 18, or with the settings of the standby that the test names, of version 16."""
     settings: dict[str, str] | None = getattr(request, "param", None)
-    version = 18 if settings is None else 16
+    version: Literal[16, 18] = 18 if settings is None else 16
     with (
         EmbeddedPostgres(tmp_path / "primary", version=version, settings={"fsync": "off"}) as primary,
         standby_of(primary, tmp_path / "standby", version=version, **settings or {}) as standby,
@@ -91,13 +92,13 @@ def unmet(checks: list[Check]) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("watermarks", ["table", pytest.param("messages", marks=pytest.mark.slow)])
-def test_log_of_standby_follows_its_promotion(pair: Pair, tmp_path: Path, watermarks: str) -> None:
+def test_log_of_standby_follows_its_promotion(
+    pair: Pair, tmp_path: Path, watermarks: Literal["table", "messages"]
+) -> None:
     """From the primary's log to the standby's, with a dump under load there; then the standby is promoted."""
-    assert watermarks in ("table", "messages")
     lake, backend = CaptureLake(tmp_path / "lake"), pair.backend
     backend.source("public.*")
-    mode = "messages" if watermarks == "messages" else "table"
-    on_standby = replace(pair.settings, watermarks=mode)
+    on_standby = replace(pair.settings, watermarks=watermarks)
     on_primary = replace(on_standby, port=pair.primary.port, primary=None)
     run_init(on_primary, pair.primary.user, pair.primary.password)
     with pair.load():
