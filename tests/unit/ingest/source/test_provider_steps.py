@@ -1,6 +1,6 @@
 """What preflight prints for each provider's server that refuses what a server of one's own accepts, typed out.
 
-The facts are those of a server before anybody has prepared it: no logical log, no slot left, a log that is removed.
+The facts are those of a server that is not prepared: no logical log, no slot left, a log that is removed.
 """
 
 from __future__ import annotations
