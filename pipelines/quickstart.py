@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dblake.base.core.errors import ConfigError, SourceError, StateError
+from dblake.base.core.errors import SourceError, StateError
 from dblake.base.core.names import split_qualified
 from dblake.base.core.processes import end_with_parent, stop_process
 from dblake.base.core.schema import TableSchema
@@ -42,6 +41,7 @@ from dblake.transform.spark.session import spark_session
 from dblake.transform.spark.sql_literals import delta, identifier
 from dblake.transform.state.digest import digest_sql
 from dblake.transform.state.run import run_state
+from pipelines.fresh_folder import fresh_folder
 from pipelines.sources import postgres_settings
 
 _MARKER = "made-by-dblake-quickstart"
@@ -80,7 +80,13 @@ class Quickstart:
 
     def run(self) -> list[Comparison]:
         """Run all steps and return the comparison of each table."""
-        folder = self._fresh_folder()
+        with fresh_folder(Path(self.config.warehouse).parent, _MARKER) as folder:
+            secret = Path(self.config.source.password.target)
+            secret.touch(mode=0o600)
+            secret.write_text(secrets.token_urlsafe(24), encoding="ascii")
+            return self._run(folder)
+
+    def _run(self, folder: Path) -> list[Comparison]:
         database = EmbeddedPostgres(folder / "postgres", port=self.config.source.port)
         self._announce(f"1. Start a PostgreSQL server with {self.scale * ACCOUNTS_PER_SCALE:,} accounts")
         with database:
@@ -124,21 +130,6 @@ class Quickstart:
     @property
     def _paths(self) -> Paths:
         return Paths(self.config.warehouse, self.config.source.name)
-
-    def _fresh_folder(self) -> Path:
-        folder = Path(self.config.warehouse).parent
-        if folder.exists() and any(folder.iterdir()) and not (folder / _MARKER).exists():
-            raise ConfigError(
-                f"warehouse: {folder} holds files that the quickstart did not create",
-                next_step="name a warehouse in a separate folder",
-            )
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / _MARKER).touch()
-        secret = Path(self.config.source.password.target)
-        secret.touch(mode=0o600)
-        secret.write_text(secrets.token_urlsafe(24), encoding="ascii")
-        return folder
 
     @contextmanager
     def _capture(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:

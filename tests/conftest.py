@@ -23,7 +23,7 @@ collect_ignore = [] if "DBLAKE_COMPONENTS_VENV" in os.environ else ["components"
 pytest_plugins = [
     "tests.support.report", "tests.support.interrupted", "tests.support.postgres", "tests.support.mysql",
     "tests.support.zookeeper", "tests.support.s3",
-    "tests.support.kafka", "tests.support.sql_places",
+    "tests.support.kafka", "tests.support.sql_places", "tests.support.wheel",
 ]
 
 

@@ -45,7 +45,7 @@ from dblake.base.core.errors import DblakeError, ExitCode, UsageError
 from dblake.base.core.extras import missing_extra
 from dblake.base.core.intervals import Interval
 from dblake.base.core.transient import storage_fault, transient_reason
-from dblake.config import load_config
+from dblake.config import Config, load_config
 from jobs.cli.stop import INTERRUPTED, Interruption, Stopped, end_now, exit_code, ignore_signals
 
 _STOP_SECONDS = 60.0
@@ -67,9 +67,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @verbose_option
-    @click.option(
-        "--conf", type=click.Path(path_type=Path), metavar="FILE", help="Configuration file; default: DBLAKE_CONF.",
-    )
+    @conf_option
     @functools.wraps(function)
     def wrapper(conf: Path | None, **options: Any) -> Any:
         context = click.get_current_context()
@@ -80,15 +78,27 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             if context.invoked_subcommand:
                 _reject_options_before(context)
                 return None
-        file = conf or context.obj or os.environ.get("DBLAKE_CONF")
-        if not file:
-            raise UsageError(
-                "no configuration file", next_step="give --conf FILE or set DBLAKE_CONF; conf/ has files to start from"
-            )
-        context.meta[_FILE] = Path(file)
-        return function(config=load_config(Path(file)), **options)
+        return function(config=use_configuration(conf or context.obj), **options)
 
     return wrapper
+
+
+def conf_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--conf`` alone, for a job that may run without one."""
+    return click.option(
+        "--conf", type=click.Path(path_type=Path), metavar="FILE", help="Configuration file; default: DBLAKE_CONF.",
+    )(function)
+
+
+def use_configuration(conf: Path | None) -> Config:
+    """Load the running command's configuration, by default from the file that DBLAKE_CONF names. Raises UsageError."""
+    file = conf or os.environ.get("DBLAKE_CONF")
+    if not file:
+        raise UsageError(
+            "no configuration file", next_step="give --conf FILE or set DBLAKE_CONF; conf/ has files to start from"
+        )
+    click.get_current_context().meta[_FILE] = Path(file)
+    return load_config(Path(file))
 
 
 def _reject_options_before(context: click.Context) -> None:

@@ -7,14 +7,22 @@ it. Restarts and ends are ``core.supervisor``'s.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dblake.base.core.supervised_process import ProcessSpec
 from dblake.base.core.supervisor import supervise
 from dblake.installation import application_home, import_paths
 from jobs.cli.frame import configuration_file, is_verbose, stop_requested
+
+
+def watching_part(name: str, job: str, *options: str) -> ProcessSpec:
+    """Return the part of a job that only watches: the others have the processor first, and its end is its own."""
+    part = job_part(name, job, *options, is_essential=False)
+    return replace(part, command=["nice", *part.command]) if shutil.which("nice") else part
 
 
 def job_part(name: str, job: str, *options: str, is_essential: bool = True, is_bounded: bool = False) -> ProcessSpec:

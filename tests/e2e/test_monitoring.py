@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from dblake.ingest.source.postgres.ports import free_port
-from tests.e2e.test_run import HOME, NO_JVM, TABLES, Shop
+from tests.e2e.test_run import HOME, TABLES, Shop
 from tests.e2e.test_up import running
 from tests.support.debian import tree
 from tests.support.postgres import Database
+from tests.support.wheel import NO_JVM
 
 RULES = HOME / "conf" / "monitoring" / "alerts.yaml"
 DASHBOARD = json.loads((HOME / "conf" / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))

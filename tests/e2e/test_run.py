@@ -17,6 +17,7 @@ from dblake.config import load_config
 from dblake.ingest.source.postgres.init import run_init
 from pipelines.sources import postgres_settings
 from tests.support.postgres import Database
+from tests.support.wheel import NO_JVM
 
 HOME = Path(__file__).parents[2]
 TABLES = [f"t{number}" for number in range(10)]
@@ -63,10 +64,6 @@ class Shop:
         """Return the number of rows of a table in state."""
         rows = query_rows(self.paths.state("public", table), "SELECT count(*) AS n FROM t WHERE NOT _deleted")
         return int(rows[0]["n"]) if rows else 0
-
-
-NO_JVM = {"SPARK_HOME": "/nonexistent", "JAVA_HOME": "/nonexistent"}
-"""With these a job that starts Spark fails."""
 
 
 @pytest.fixture

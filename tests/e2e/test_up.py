@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from dblake.ingest.source.postgres.ports import free_port
-from tests.e2e.test_run import HOME, NO_JVM, TABLES, Shop
+from tests.e2e.test_run import HOME, TABLES, Shop
 from tests.support.postgres import Database
+from tests.support.wheel import NO_JVM
 
 
 class Up:

@@ -83,12 +83,13 @@ def example_of(kind: str) -> PurePosixPath:
 
 def draft_config(
     example: str, url: DatabaseUrl, *, name: str, password: str, tables: Sequence[str] = (), tls: str | None = None,
-    warehouse: str = "warehouse",
+    warehouse: str = "warehouse", others: Mapping[str, Mapping[str, object]] | None = None,
 ) -> str:
     """Return the text of the configuration file.
 
     ``example`` is the example's text, ``password`` a reference such as ``${env:NAME}``. ``tables`` are patterns;
-    without them it is every table of the database, on PostgreSQL of the schema ``public``.
+    without them it is every table of the database, on PostgreSQL of the schema ``public``. ``others`` are values of
+    other sections, by section and key.
     """
     patterns = list(tables) or _all_tables(url)
     source: dict[str, object] = {
@@ -99,7 +100,7 @@ def draft_config(
         source["database"] = url.database
     if tls:
         source["tls"] = tls
-    return _replace(example, {"": {"warehouse": warehouse, "progress": "file:progress"}, "source": source})
+    return _replace(example, {"": {"warehouse": warehouse, "progress": "file:progress"}, "source": source, **(others or {})})
 
 
 def _all_tables(url: DatabaseUrl) -> list[str]:
@@ -132,6 +133,6 @@ def _replace_value(line: re.Match[str], value: object) -> str:
 def _write(value: object) -> str:
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
-    text = str(value)
+    text = "null" if value is None else str(value)
     is_plain = not isinstance(value, str) or _PLAIN.fullmatch(text)
     return text if is_plain else json.dumps(text, ensure_ascii=False)

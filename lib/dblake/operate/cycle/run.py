@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dblake.base.core.errors import DblakeError
+from dblake.base.core.extras import named_extras
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.tables import has_table
 from dblake.config import Config
@@ -29,7 +30,7 @@ from dblake.operate.cycle.due import is_check_due, is_maintenance_due
 from dblake.operate.maintenance.run import FirstNeeded, MaintenanceResult, maintain
 from dblake.operate.verification.run import compare_landed
 from dblake.transform.reconcile.pending import reconciled_batch
-from dblake.transform.spark.session import Session, is_running
+from dblake.transform.spark.session import Session, cancel_jobs
 from dblake.transform.state.pending import folded_batch
 from dblake.transform.state.run import FoldedVersions, TableResult, require_success, run_state
 
@@ -214,7 +215,9 @@ class Cycle:
     def _keep_up(self, _: threading.Event) -> None:
         for step in (lambda result: self.check(result, retry=False), self.maintain):
             try:
-                step(CycleResult())
+                # Without Spark's package, or Java, this process still replicates.
+                with named_extras():
+                    step(CycleResult())
             except DblakeError as error:
                 logger.error("%s", error)  # noqa: TRY400 - a traceback may hold values
 
@@ -264,8 +267,7 @@ class _Beside:
         if self._canceled is None:
             self._thread.join(_FINISH_SECONDS if kind else None)
             return
-        if is_running():
-            self._canceled().sparkContext.cancelAllJobs()
+        cancel_jobs()
         self._thread.join(_FINISH_SECONDS)
 
     def raise_error(self) -> None:

@@ -22,7 +22,6 @@ from dblake.operate.quality.suite import (
     expect_one_of,
     expect_unique,
 )
-from dblake.transform.reconcile.ledger import count_written
 
 _CHUNK = (CHUNK_ID, TABLE, LEASE_EPOCH)
 
@@ -69,18 +68,26 @@ def evaluate_watermarks(landing: DataFrame, ledger: DataFrame, since: int, upto:
     )
 
 
+def _count_written(events: DataFrame) -> DataFrame:
+    """Return ``chunk_id, batch, rows, fills, removed`` of dump events; requires ``chunk_id, batch, op``."""
+    return events.groupBy("chunk_id", "batch").agg(
+        F.count_if(F.col("op") == Op.READ).alias("rows"), F.count_if(F.col("op") == Op.FILL).alias("fills"),
+        F.count_if(F.col("op") == Op.DELETE).alias("removed"),
+    )
+
+
 def evaluate_ledger(ledger: DataFrame, events: DataFrame, since: int, upto: int, *, consolidated: int) -> DataFrame:
     """Return one row per entry of the ledger after batch ``since`` up to ``upto``, which events have reached.
 
     Maintenance may have removed events of batches up to ``consolidated``, so the counts in events are NULL there.
 
     Requires of the ledger: the columns of ``events.schema.WINDOWS``; of events: batch and the columns that
-    ``reconcile.ledger.count_written`` requires. Returns: batch, chunk_id, table, lease_epoch, status, the row counts,
+    ``_count_written`` requires. Returns: batch, chunk_id, table, lease_epoch, status, the row counts,
     rows_accounted, reads_in_events, fills_in_events, removals_in_events, and the booleans unexplained, nameless,
     inverted.
     """
     span = F.col(BATCH).between(since + 1, upto)
-    dumped = count_written(events.where(span & F.col(CHUNK_ID).isNotNull())).select(
+    dumped = _count_written(events.where(span & F.col(CHUNK_ID).isNotNull())).select(
         F.col(CHUNK_ID).alias("e_chunk"), F.col(BATCH).alias("e_batch"), "rows", "fills", "removed"
     )
     is_countable = F.col(BATCH) > consolidated

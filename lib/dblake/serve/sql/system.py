@@ -14,16 +14,7 @@ from dblake.base.lake.schemas import SCHEMAS
 from dblake.base.lake.verifications import VERIFICATIONS
 from dblake.serve.consume.dead_letters import DEAD_LETTERS
 from dblake.transform.events.files import EVENT_COLUMNS
-
-_LONGS, _TEXTS = pa.int64(), pa.string()
-#: The window ledger; ``events.schema.WINDOWS`` has the same as Spark types.
-WINDOWS = pa.schema([
-    ("chunk_id", _TEXTS), ("dump_id", _TEXTS), ("table", _TEXTS), ("lease_epoch", _LONGS), ("incarnation", _LONGS),
-    ("low_lsn", _LONGS), ("high_lsn", _LONGS), ("rows_read", _LONGS), ("rows_emitted", _LONGS),
-    ("rows_dropped", _LONGS), ("rows_filled", _LONGS), ("rows_removed", _LONGS), ("schema_id", _TEXTS),
-    ("status", _TEXTS), ("reason", _TEXTS), ("closed_at", pa.timestamp("us", tz="UTC")),
-    ("began", pa.struct([("incarnation", _LONGS), ("lsn", _LONGS), ("seq", _LONGS)])), ("batch", _LONGS),
-])
+from dblake.transform.events.schema import WINDOWS
 
 
 @dataclass(frozen=True, slots=True)

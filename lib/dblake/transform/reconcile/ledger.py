@@ -11,10 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from dblake.base.core.op import Op
 from dblake.base.lake.incarnations import GAP, MOVED
 from dblake.landing.control import CLOSED, DISCARDED
 from dblake.transform.reconcile.batch_summary import LandingSurvey
@@ -24,14 +20,6 @@ ORPHANED = "orphaned"
 
 Written = Mapping[tuple[str, int], tuple[int, int, int]]
 """Counts of a chunk's rows, fills and removed keys in events, by chunk id and batch of the high watermark."""
-
-
-def count_written(events: DataFrame) -> DataFrame:
-    """Return ``chunk_id, batch, rows, fills, removed`` of dump events; requires ``chunk_id, batch, op``."""
-    return events.groupBy("chunk_id", "batch").agg(
-        F.count_if(F.col("op") == Op.READ).alias("rows"), F.count_if(F.col("op") == Op.FILL).alias("fills"),
-        F.count_if(F.col("op") == Op.DELETE).alias("removed"),
-    )
 
 
 def incarnation_rows(preceding: int | None, survey: LandingSurvey) -> list[dict[str, Any]]:

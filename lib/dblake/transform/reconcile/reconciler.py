@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from dblake.base.core.errors import LandingGap, SupersededByRedecode, TableUnavailable
 from dblake.base.core.failpoints import failpoint
@@ -29,16 +28,15 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.locks import commit_lock
 from dblake.base.lake.log import Application, commit_files
 from dblake.base.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, schema_row
-from dblake.transform.events.files import DUMP, PRUNED_BY, EventFile
-from dblake.transform.events.schema import EVENTS, WINDOWS
+from dblake.transform.events.files import DUMP, EVENT_COLUMNS, PRUNED_BY, EventFile
+from dblake.transform.events.schema import WINDOWS
 from dblake.transform.reconcile.batch_summary import LandingSurvey, survey
 from dblake.transform.reconcile.known_keys import LakeKeys, find_events, find_states, no_states
 from dblake.transform.reconcile.landing_files import LandingFiles
 from dblake.transform.reconcile.landing_identity import require_same_landing
 from dblake.transform.reconcile.ledger import Written, incarnation_rows, ledger_rows
 from dblake.transform.reconcile.microbatch import MicroBatch, NewBatches
-from dblake.transform.reconcile.runner import Runner
-from dblake.transform.reconcile.spark_keys import choose_join
+from dblake.transform.reconcile.runner import Runner, choose_join
 from dblake.transform.reconcile.task import ChunkCounts
 from dblake.transform.reconcile.windows import LOG_EXPIRED, Ending, WatermarkRow, lows_without_high, parse_endings
 from dblake.transform.spark.append_table import AppendTable
@@ -67,8 +65,8 @@ class Reconciler:
         """``earlier``: rows of other tables from before a landing batch are taken over as they are."""
         self._paths, self._runner = paths, Runner(session)
         self.landing = LandingFiles(paths.landing, paths.source)
-        self._schemas = self._table("schemas", from_arrow_schema(SCHEMAS), ("table", "batch"), earlier)
-        self._events = self._table("events", EVENTS, PRUNED_BY, earlier)
+        self._schemas = self._table("schemas", SCHEMAS, ("table", "batch"), earlier)
+        self._events = self._table("events", EVENT_COLUMNS, PRUNED_BY, earlier)
         self._ledger = self._table("windows", WINDOWS, ("table", "lease_epoch", "batch"), earlier)
         for table in (self._schemas, self._events, self._ledger):
             table.create()
@@ -154,7 +152,7 @@ class Reconciler:
         return Reconciled(files, counts, removals.withheld if removals else {})
 
     def _table(
-        self, name: str, columns: StructType, prune_by: tuple[str, ...], earlier: tuple[Paths, int] | None
+        self, name: str, columns: pa.Schema, prune_by: tuple[str, ...], earlier: tuple[Paths, int] | None
     ) -> AppendTable:
         before_redecode = (getattr(earlier[0], name), earlier[1]) if earlier else None
         application = Application.reconcile(self._paths.source)

@@ -9,20 +9,22 @@ rows of a frame, descriptions of written files as task results. Payloads never p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
+from dblake.transform.reconcile.arrow_keys import ArrowKeyJoin
 from dblake.transform.reconcile.batch_summary import RowGroups, divided
-from dblake.transform.reconcile.key_join import Decode
+from dblake.transform.reconcile.key_join import Decode, KeyJoin
 from dblake.transform.reconcile.plan import Plan
 from dblake.transform.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
 from dblake.transform.spark.session import Session, is_local, is_running, takes_all_work
 from dblake.transform.spark.task_results import RESULT, numbers_of, result_batch, results_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _SMALL_BYTES = 8 << 20
 """Landing up to this size, uncompressed, is decoded in the driver: a Spark job would take longer to start."""
@@ -32,6 +34,10 @@ _SMALL_BYTES_COLD = 128 << 20
 Both take seconds to start.
 """
 _TASK_BYTES = 64 << 20
+_COMPARED_ROWS = 4_000_000
+"""Rows whose keys are compared in the driver: each takes about 150 bytes there. More are compared by Spark."""
+_COMPARED_BYTES = 1 << 30
+"""Files, uncompressed, whose keys are compared in the driver: it decodes about 200 MB a second."""
 
 
 class Runner:
@@ -75,6 +81,8 @@ class Runner:
         """Return what ``decode`` makes of all parts as a frame with these columns; None if it is known to be empty."""
         if not parts:
             return None
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         if self._is_small(parts):
             rows = pa.Table.from_batches(decode(parts), columns)
             return self.spark.createDataFrame(rows, from_arrow_schema(columns)) if rows.num_rows else None
@@ -115,6 +123,21 @@ class Runner:
         cores = self.spark.sparkContext.defaultParallelism
         turns = max(-(-_size(parts) // (_TASK_BYTES * cores)), 1)
         return divided(parts, turns * cores)
+
+
+def choose_join(runner: Runner, scratch: str, parts: Iterable[RowGroups]) -> KeyJoin[Any]:
+    """Return the join for the keys in these files: in this process up to a bound, unless ``runner`` takes all work.
+
+    ``scratch`` is a folder of the lake for files that tasks write for each other.
+    """
+    rows = size = 0
+    for part in parts:
+        rows, size = rows + part.rows, size + part.size
+    if rows <= _COMPARED_ROWS and size <= _COMPARED_BYTES and not runner.takes_all_work:
+        return ArrowKeyJoin()
+    from dblake.transform.reconcile.spark_keys import SparkKeyJoin
+
+    return SparkKeyJoin(runner, scratch)
 
 
 def _size(parts: Iterable[RowGroups]) -> int:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
@@ -29,11 +29,8 @@ from dblake.base.lake.storage import join, on_storage_of
 from dblake.landing.columns import BATCH, CHUNK_ID, COMMITTED_AT, INCARNATION, LAST_IN_TXN, LSN, SEQ, TABLE, TXID
 from dblake.payloads.decode.columns import AFTER, BEFORE, KEY, KEY_BEFORE, OP, PARTIAL, UNDECODED
 from dblake.payloads.decode.row_keys import CARRIED, KEY_TEXT, WHOLE
-from dblake.transform.events.files import DUMP, ORIGIN
-from dblake.transform.events.schema import EVENTS
+from dblake.transform.events.files import DUMP, EVENT_COLUMNS, ORIGIN
 from dblake.transform.reconcile import key_join
-from dblake.transform.reconcile.arrow_keys import ArrowKeyJoin
-from dblake.transform.reconcile.batch_summary import RowGroups
 from dblake.transform.reconcile.followed_rows import FOLLOWED, MOVED_TO, OLD_KEY_TEXT, ROW_EVENTS, follow
 from dblake.transform.reconcile.key_join import (
     CANDIDATES,
@@ -42,7 +39,6 @@ from dblake.transform.reconcile.key_join import (
     IS_ABSENT,
     TOUCHED,
     TRUNCATED,
-    KeyJoin,
     KeySource,
 )
 from dblake.transform.reconcile.keys import IS_MOVED, KNOWN
@@ -50,27 +46,10 @@ from dblake.transform.reconcile.phantoms import compare_keys
 from dblake.transform.reconcile.plan import EVICTIONS, Plan, write_evictions
 from dblake.transform.reconcile.runner import Runner
 
-_COMPARED_ROWS = 4_000_000
-"""Rows whose keys are compared in the driver: each takes about 150 bytes there. More are compared by Spark."""
-_COMPARED_BYTES = 1 << 30
-"""Files, uncompressed, whose keys are compared in the driver: it decodes about 200 MB a second."""
 _BROADCAST_MAX_KEYS = 500_000
 """Keys up to which every task gets them all. Otherwise the rows they are compared with are shuffled."""
 _KEYS = [CHUNK_ID, KEY_TEXT]
 _WRITTEN = pa.schema([("window", pa.int64()), ("path", pa.string())])
-
-
-def choose_join(runner: Runner, scratch: str, parts: Iterable[RowGroups]) -> KeyJoin[Any]:
-    """Return the join for the keys in these files: in this process up to a bound, unless ``runner`` takes all work.
-
-    ``scratch`` is a folder of the lake for files that tasks write for each other.
-    """
-    if runner.takes_all_work:
-        return SparkKeyJoin(runner, scratch)
-    rows = size = 0
-    for part in parts:
-        rows, size = rows + part.rows, size + part.size
-    return ArrowKeyJoin() if rows <= _COMPARED_ROWS and size <= _COMPARED_BYTES else SparkKeyJoin(runner, scratch)
 
 
 class SparkKeyJoin:
@@ -166,7 +145,7 @@ class SparkKeyJoin:
         return counted.toArrow().cast(COUNTS)
 
     def removals(self, candidates: DataFrame, ends: pa.Table, withheld: Collection[str]) -> DataFrame:
-        """Return events with the columns of EVENTS."""
+        """Return events with the columns of EVENT_COLUMNS."""
         gone = candidates.where(F.col(IS_ABSENT) & ~F.col(CHUNK).isin(sorted(withheld)))
         return removal_events(gone, self._runner.spark.createDataFrame(ends.drop_columns(["only"])))
 
@@ -206,7 +185,7 @@ def _moved(evicted: DataFrame, followed: DataFrame | None, *, few: bool) -> Data
 
 
 def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
-    """Return ``phantoms.removal_events`` as a frame with the columns of EVENTS."""
+    """Return ``phantoms.removal_events`` as a frame with the columns of EVENT_COLUMNS."""
     gone = gone.drop(TABLE).join(F.broadcast(ends.withColumnRenamed(CHUNK_ID, CHUNK)), CHUNK)
     # A later dump deletes a key that an earlier one deleted only if a row of it was created in between.
     removed = F.lag("end").over(W.partitionBy("w_table", KEY_TEXT).orderBy("end"))
@@ -214,13 +193,14 @@ def removal_events(gone: DataFrame, ends: DataFrame) -> DataFrame:
         F.col("removed").isNull() | (F.struct(*Position.COLUMNS) > F.col("removed"))
     )
     order = W.partitionBy(CHUNK).orderBy(KEY_TEXT)
-    nulls = {name: F.lit(None).cast(EVENTS[name].dataType) for name in (BEFORE, AFTER, UNDECODED, KEY_BEFORE)}
+    nulls = {name: F.lit(None).cast(from_arrow_type(EVENT_COLUMNS.field(name).type))
+             for name in (BEFORE, AFTER, UNDECODED, KEY_BEFORE)}
     return gone.withColumn(SEQ, ((F.row_number().over(order) - 1) * 2).cast("bigint")).select(
         F.col("w_table").alias(TABLE), KEY, F.lit(Op.DELETE).alias(OP), F.col(f"end.{INCARNATION}").alias(INCARNATION),
         F.col(f"end.{LSN}").alias(LSN), SEQ, "schema_id", TXID, COMMITTED_AT, BATCH, F.col(CHUNK).alias(CHUNK_ID),
         F.lit(False).alias(LAST_IN_TXN), F.lit(False).alias(PARTIAL), F.lit(DUMP).alias(ORIGIN),
         *(value.alias(name) for name, value in nulls.items()),
-    ).select(*EVENTS.names)
+    ).select(*EVENT_COLUMNS.names)
 
 
 def _by_window(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[int, pa.Table]]:

@@ -14,10 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dblake.base.core.errors import DblakeError, LandingError, LandingGap, ReconcileError
 from dblake.base.core.progress import stage
@@ -25,7 +22,10 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.storage import is_local
 from dblake.base.lake.tables import has_table
 from dblake.transform.reconcile.reconciler import Reconciler
-from dblake.transform.spark.session import Session, as_session
+from dblake.transform.spark.session import Session, as_session, cancel_jobs, spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _POLL_SECONDS, _POLL_SECONDS_REMOTE = 0.1, 1.0
 """How often landing's log is read for new batches: on object storage each time costs two requests."""
@@ -83,14 +83,13 @@ def cancel_late_jobs(stop: threading.Event, seconds: float) -> Iterator[None]:
     def cancel() -> None:
         while not ended.is_set() and not stop.wait(1):
             pass
-        context = SparkContext._active_spark_context
-        if not ended.wait(seconds) and context is not None:
-            context.cancelAllJobs()
+        if not ended.wait(seconds):
+            cancel_jobs()
 
     threading.Thread(target=cancel, name="cancel", daemon=True).start()
     try:
         yield
-    except PySparkException:
+    except spark_errors():
         if not stop.is_set():
             raise
     finally:
@@ -136,7 +135,7 @@ class ReconcileRun:
                     return
                 try:
                     events = self.reconciler.reconcile(last)
-                except PySparkException as error:
+                except spark_errors() as error:
                     raise decoder_error(error) or error from None
                 progress.advance(last - done, events)
                 self._done = done = last

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from deltalake import Schema
 from deltalake.exceptions import TableNotFoundError
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from dblake.base.lake.locks import commit_lock
 from dblake.base.lake.log import OpenTable, commit_rows, record_batch
@@ -35,7 +32,7 @@ class AppendTable:
 
     path: str
     application: str
-    columns: StructType
+    columns: pa.Schema
     prune_by: tuple[str, ...]
     earlier: tuple[str, int] | None = None
     _opened: OpenTable | None = field(default=None, init=False)
@@ -50,13 +47,11 @@ class AppendTable:
             self._opened = OpenTable(self.path)
         except TableNotFoundError:
             with commit_lock(self.path):
-                # Delta's own spelling of a schema is Spark's.
-                create_table(self.path, Schema.from_json(self.columns.json()), pruned)
+                create_table(self.path, self.columns, pruned)
             self._opened = OpenTable(self.path)
-        columns = to_arrow_schema(self.columns, timezone="UTC")
-        if not set(columns.names) <= {field.name for field in self._opened.delta.schema().fields}:
+        if not set(self.columns.names) <= {field.name for field in self._opened.delta.schema().fields}:
             with commit_lock(self.path):
-                add_missing_columns(self.path, columns)
+                add_missing_columns(self.path, self.columns)
         if self._opened.delta.metadata().configuration.get(_STATISTICS) != pruned[_STATISTICS]:
             with commit_lock(self.path):
                 open_table(self.path).alter.set_table_properties(pruned)
@@ -77,8 +72,7 @@ class AppendTable:
 
     def append_rows(self, rows: Sequence[Mapping[str, Any]], batch: int) -> None:
         """Append a few rows; without any it is a commit without a file. The caller holds the commit lock."""
-        schema = to_arrow_schema(self.columns, timezone="UTC")
-        content = pa.Table.from_pylist(list(rows), schema=schema) if rows else None
+        content = pa.Table.from_pylist(list(rows), schema=self.columns) if rows else None
         commit_rows(self.path, self.application, batch, content, self.opened())
 
     def query(self, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:

@@ -171,6 +171,20 @@ def _silence(context: SparkContext) -> None:
         context.setLogLevel("OFF")
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return the class of Spark's errors, for ``except``; none while nothing has imported PySpark."""
+    errors = sys.modules.get("pyspark.errors")
+    return (errors.PySparkException,) if errors else ()
+
+
+def cancel_jobs() -> None:
+    """Cancel all Spark jobs of this process."""
+    pyspark = sys.modules.get("pyspark")
+    context = pyspark.SparkContext._active_spark_context if pyspark else None
+    if context is not None:
+        context.cancelAllJobs()
+
+
 def is_running() -> bool:
     """Return True if this process has started Spark."""
     pyspark = sys.modules.get("pyspark")

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 import dblake.transform.reconcile.reconciler
 import dblake.transform.redecode.run
@@ -27,7 +28,7 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.log import commit_files
 from dblake.landing.control import ChunkEnd
 from dblake.operate.status.stage_problems import redecode_problems
-from dblake.transform.events.schema import EVENTS
+from dblake.transform.events.files import EVENT_COLUMNS
 from dblake.transform.reconcile.reconciler import Reconciler
 from dblake.transform.reconcile.stream import reconcile_once
 from dblake.transform.redecode.preconditions import require_landing
@@ -99,7 +100,8 @@ def plant_defects(spark: SparkSession, paths: Paths) -> None:
     row = spark.read.format("delta").load(paths.events).where("lsn = 41").first()
     assert row is not None
     invented = row.asDict() | {"seq": 2, "key": {"id": "9"}, "after": {"id": "9", "v": "z"}}
-    frame = spark.createDataFrame([tuple(invented[name] for name in EVENTS.names)], EVENTS)
+    columns = from_arrow_schema(EVENT_COLUMNS)
+    frame = spark.createDataFrame([tuple(invented[name] for name in columns.names)], columns)
     frame.write.format("delta").mode("append").save(paths.events)
 
 

@@ -29,7 +29,7 @@ from dblake.operate.report.markup import escape
 from dblake.operate.report.operations import count_operations
 from dblake.operate.report.page import POLICY, render_page
 from dblake.operate.status.report import SourceReport, build_status
-from dblake.serve.sql.system import WINDOWS
+from dblake.transform.events.schema import WINDOWS
 from jobs.report import report
 from tests.support.busy_lake import MINUTE, build_busy_lake, events_of, full_minute, land, reach_state
 from tests.support.plain_lake import PlainLake

@@ -327,16 +327,6 @@ def test_files_in_folder_with_pattern_characters_are_read(tmp_path: Path) -> Non
     assert run(engine, "SELECT count(*) FROM dblake.events") == [("3",)]
 
 
-def test_window_ledger_has_equal_schemas_for_both_engines() -> None:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    from dblake.serve.sql import system
-    from dblake.transform.events.schema import WINDOWS
-
-    assert isinstance(system.WINDOWS, pa.Schema)
-    assert from_arrow_schema(system.WINDOWS).simpleString() == WINDOWS.simpleString()
-
-
 def test_table_that_has_landed_only_is_read_live_by_its_name(tmp_path: Path) -> None:
     backend, lake = MemoryBackend(), CaptureLake(tmp_path)
     backend.create(T)

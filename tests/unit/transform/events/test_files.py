@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from dblake.base.core.errors import TableUnavailable
 from dblake.base.lake.log import commit_files, record_batch
@@ -29,7 +28,6 @@ from dblake.transform.events.files import (
     sort_by_position,
     write_event_file,
 )
-from dblake.transform.events.schema import EVENTS
 from dblake.transform.spark.append_table import AppendTable
 
 _APPLICATION = "reconcile/shop"
@@ -49,10 +47,6 @@ def positions(batches: list[pa.RecordBatch]) -> list[tuple[int, int, int]]:
     return [(row["incarnation"], row["lsn"], row["seq"]) for batch in batches for row in batch.to_pylist()]
 
 
-def test_event_columns_equal_spark_schema() -> None:
-    assert to_arrow_schema(EVENTS, timezone="UTC").equals(EVENT_COLUMNS)
-
-
 @settings(deadline=None)
 @given(st.lists(_POSITIONS, unique=True), st.lists(st.integers(0, 40), max_size=6))
 @example([(2, 1, 0), (1, 1, 1), (2, 1, 2)], [])
@@ -63,7 +57,7 @@ def test_merged_batches_are_ordered_and_complete(rows: list[tuple[int, int, int]
 
 
 def test_statistics_bound_microseconds_and_are_committed(tmp_path: Path) -> None:
-    table = AppendTable(str(tmp_path / "events"), _APPLICATION, EVENTS, PRUNED_BY)
+    table = AppendTable(str(tmp_path / "events"), _APPLICATION, EVENT_COLUMNS, PRUNED_BY)
     table.create()
     at = datetime(2026, 1, 1, 12, 0, 0, 123_456, tzinfo=UTC)
     file = write_event_file(table.path, [events((1, 5, 0), at=at), events((1, 4, 2), at=at)])
@@ -79,7 +73,7 @@ def test_statistics_bound_microseconds_and_are_committed(tmp_path: Path) -> None
 
 
 def test_commit_prepared_before_newer_commit_is_rejected(tmp_path: Path) -> None:
-    table = AppendTable(str(tmp_path / "events"), _APPLICATION, EVENTS, PRUNED_BY)
+    table = AppendTable(str(tmp_path / "events"), _APPLICATION, EVENT_COLUMNS, PRUNED_BY)
     table.create()
     prepared, file = DeltaTable(table.path), write_event_file(table.path, [events((1, 5, 0))])
     record_batch(table.path, _APPLICATION, 2)
@@ -90,10 +84,10 @@ def test_commit_prepared_before_newer_commit_is_rejected(tmp_path: Path) -> None
 
 def test_table_of_older_release_gets_statistics_columns(tmp_path: Path) -> None:
     path = str(tmp_path / "events")
-    AppendTable(path, _APPLICATION, EVENTS, ("incarnation", "lsn")).create()
-    AppendTable(path, _APPLICATION, EVENTS, PRUNED_BY).create()
+    AppendTable(path, _APPLICATION, EVENT_COLUMNS, ("incarnation", "lsn")).create()
+    AppendTable(path, _APPLICATION, EVENT_COLUMNS, PRUNED_BY).create()
     assert DeltaTable(path).metadata().configuration == {"delta.dataSkippingStatsColumns": ",".join(PRUNED_BY)}
-    AppendTable(path, _APPLICATION, EVENTS, PRUNED_BY).create()
+    AppendTable(path, _APPLICATION, EVENT_COLUMNS, PRUNED_BY).create()
     assert DeltaTable(path).version() == 1
 
 
