@@ -30,8 +30,8 @@ logger = logging.getLogger(f"dblake.{__name__}")
 @conf_option
 @port_option("--metrics-port", "Serve metrics for Prometheus at /metrics.")
 @port_option("--report-port", "Serve the page of `report`, which reloads itself.")
-@click.option("--demo", is_flag=True, help=f"Replicate an embedded PostgreSQL with a writer; all files are in the folder "
-                                          f"{_DEMO}/, which each start recreates.")
+@click.option("--demo", is_flag=True, help=f"Replicate an embedded PostgreSQL with a writer; all files are in the "
+                                          f"folder {_DEMO}/, which each start recreates.")
 def up(conf: Path | None, metrics_port: int | None, report_port: int | None, *, demo: bool) -> int:
     """Replicate a source: run capture, run --continuous, and every configured output, until Ctrl-C or SIGTERM.
 

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.test_run import Shop
 from tests.support.kafka import KafkaServer
 from tests.support.postgres import Database
-from tests.support.wheel import NEVER_WITH_SQL, Installed
+from tests.support.wheel import NEVER_WITH_SQL, NO_JVM, Installed
 
 
 def run(installed: Installed, *arguments: str, shop: Shop) -> subprocess.CompletedProcess[str]:

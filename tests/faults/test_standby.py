@@ -17,10 +17,10 @@ import pytest
 from dblake.base.lake.frontier import read_frontier
 from dblake.base.lake.log import Application, newest_batch
 from dblake.base.lake.query import query_rows
-from tests.support.wheel import NO_JVM
 from tests.support.consumers import TABLES, Shop
 from tests.support.output_lake import OutputLake, wait_for
 from tests.support.sql_places import Place
+from tests.support.wheel import NO_JVM
 
 HOME = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -54,5 +54,5 @@ def build_wheel(folder: Path) -> Path:
 
 @pytest.fixture(scope="session", name="wheel")
 def built_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built once."""
+    """Build the wheel, once."""
     return build_wheel(tmp_path_factory.mktemp("wheel"))

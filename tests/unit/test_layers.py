@@ -316,6 +316,15 @@ def test_modules_without_jvm_load_no_spark_through_others() -> None:
     assert sorted(module for module in loading if below(module, WITHOUT_JVM)) == []
 
 
+def test_continuous_run_loads_no_pyspark_at_its_start() -> None:
+    """An installation without PySpark replicates what it can in process."""
+    reached = {"dblake.operate.cycle.run", "dblake.transform.reconcile.stream", "dblake.transform.state.run"}
+    eager = {module: eager_imports(file) for module, file in MODULES.items()}
+    while more := {name for module in reached for name in eager[module] if name in eager} - reached:
+        reached |= more
+    assert [m for m in sorted(reached) if any(below(name, JVM) for name in eager[m])] == []
+
+
 def test_imports_form_no_cycle() -> None:
     assert cycles({module: imports(file) for module, file in MODULES.items()}) == []
 

@@ -100,7 +100,8 @@ def draft_config(
         source["database"] = url.database
     if tls:
         source["tls"] = tls
-    return _replace(example, {"": {"warehouse": warehouse, "progress": "file:progress"}, "source": source, **(others or {})})
+    paths = {"warehouse": warehouse, "progress": "file:progress"}
+    return _replace(example, {"": paths, "source": source, **(others or {})})
 
 
 def _all_tables(url: DatabaseUrl) -> list[str]:

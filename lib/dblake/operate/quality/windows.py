@@ -10,6 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from dblake.base.core.op import Op
 from dblake.base.lake.incarnations import GAP, MOVED
 from dblake.landing.columns import BATCH, CHUNK_ID, HIGH, KIND, LEASE_EPOCH, LOW, TABLE
 from dblake.landing.control import CLOSED, DISCARDED

@@ -31,12 +31,13 @@ from dblake.base.lake.schemas import SCHEMAS, SchemaVersions, parse_schema, sche
 from dblake.transform.events.files import DUMP, EVENT_COLUMNS, PRUNED_BY, EventFile
 from dblake.transform.events.schema import WINDOWS
 from dblake.transform.reconcile.batch_summary import LandingSurvey, survey
+from dblake.transform.reconcile.join_choice import choose_join
 from dblake.transform.reconcile.known_keys import LakeKeys, find_events, find_states, no_states
 from dblake.transform.reconcile.landing_files import LandingFiles
 from dblake.transform.reconcile.landing_identity import require_same_landing
 from dblake.transform.reconcile.ledger import Written, incarnation_rows, ledger_rows
 from dblake.transform.reconcile.microbatch import MicroBatch, NewBatches
-from dblake.transform.reconcile.runner import Runner, choose_join
+from dblake.transform.reconcile.runner import Runner
 from dblake.transform.reconcile.task import ChunkCounts
 from dblake.transform.reconcile.windows import LOG_EXPIRED, Ending, WatermarkRow, lows_without_high, parse_endings
 from dblake.transform.spark.append_table import AppendTable

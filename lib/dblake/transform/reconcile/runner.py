@@ -9,15 +9,14 @@ rows of a frame, descriptions of written files as task results. Payloads never p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
-from dblake.transform.reconcile.arrow_keys import ArrowKeyJoin
 from dblake.transform.reconcile.batch_summary import RowGroups, divided
-from dblake.transform.reconcile.key_join import Decode, KeyJoin
+from dblake.transform.reconcile.key_join import Decode
 from dblake.transform.reconcile.plan import Plan
 from dblake.transform.reconcile.task import TaskResult, as_event_columns, write_dump_events, write_events
 from dblake.transform.spark.session import Session, is_local, is_running, takes_all_work
@@ -34,10 +33,6 @@ _SMALL_BYTES_COLD = 128 << 20
 Both take seconds to start.
 """
 _TASK_BYTES = 64 << 20
-_COMPARED_ROWS = 4_000_000
-"""Rows whose keys are compared in the driver: each takes about 150 bytes there. More are compared by Spark."""
-_COMPARED_BYTES = 1 << 30
-"""Files, uncompressed, whose keys are compared in the driver: it decodes about 200 MB a second."""
 
 
 class Runner:
@@ -123,21 +118,6 @@ class Runner:
         cores = self.spark.sparkContext.defaultParallelism
         turns = max(-(-_size(parts) // (_TASK_BYTES * cores)), 1)
         return divided(parts, turns * cores)
-
-
-def choose_join(runner: Runner, scratch: str, parts: Iterable[RowGroups]) -> KeyJoin[Any]:
-    """Return the join for the keys in these files: in this process up to a bound, unless ``runner`` takes all work.
-
-    ``scratch`` is a folder of the lake for files that tasks write for each other.
-    """
-    rows = size = 0
-    for part in parts:
-        rows, size = rows + part.rows, size + part.size
-    if rows <= _COMPARED_ROWS and size <= _COMPARED_BYTES and not runner.takes_all_work:
-        return ArrowKeyJoin()
-    from dblake.transform.reconcile.spark_keys import SparkKeyJoin
-
-    return SparkKeyJoin(runner, scratch)
 
 
 def _size(parts: Iterable[RowGroups]) -> int:

@@ -6,7 +6,6 @@ import threading
 import time
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from dblake.base.core.errors import PointOutOfRange, UsageError
