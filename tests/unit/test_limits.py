@@ -6,7 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from tests.matrix.results import build_table, read_results
+from tests.matrix.results import RESULTS, build_table
+from tests.support.outcomes import read_outcomes
 
 HOME = Path(__file__).parents[2]
 LIMITS = (HOME / "docs" / "limits.md").read_text(encoding="utf-8")
@@ -36,7 +37,7 @@ def test_readme_claims_the_versions_of_limits() -> None:
 
 
 def test_limits_has_the_newest_result_of_the_matrix() -> None:
-    assert build_table(read_results()) in LIMITS
+    assert build_table(read_outcomes(RESULTS)) in LIMITS
 
 
 def test_limits_names_the_versions_that_tests_install() -> None:
