@@ -12,7 +12,7 @@
 #   ./spark-submit.sh archive FILE         pack the code for a spark-submit of your own; see docs/deployment.md
 #   ./spark-submit.sh lint                 check code style, types, language, the workflows' schema, the site
 #   ./spark-submit.sh tests [--all|--slow] check and test; --all adds slow tests; other arguments are pytest's
-#   ./spark-submit.sh tests --components   other readers of Iceberg tables, installed on first use
+#   ./spark-submit.sh tests --components   images, a new user's machine, the Helm chart, other readers of tables
 #   ./spark-submit.sh tests --pythons      unit tests on the other versions of Python that this machine has
 #   ./spark-submit.sh tests --matrix       the conformance suite on every version of a database; minutes for each
 #   ./spark-submit.sh stress [options]     kill all jobs for minutes, then verify every change; see --help
@@ -293,7 +293,7 @@ need_components() {
 run_components() {
     need_components
     export DBLAKE_COMPONENTS_VENV=$components_venv
-    exec "$python" -m pytest -q tests/components
+    exec "$python" -m tests.components.run "$@"
 }
 
 # The short suite; with --all also the tests marked slow, with --slow those alone. Other arguments are pytest's.
@@ -305,7 +305,7 @@ run_tests() {
     # The servers of the tests, in a cache of their own. What cannot be fetched is skipped.
     "$python" -m tests.support.debian || code=$?
     "$python" -m tests.support.kafka || code=$?
-    [[ $* != --components ]] || run_components
+    [[ ${1:-} != --components ]] || run_components "${@:2}"
     [[ $* != --pythons ]] || { run_pythons && exit 0 || exit 1; }
     if [[ ${1:-} == --matrix ]]; then
         "$python" -m tests.matrix.run "${@:2}" || code=$?

@@ -9,8 +9,6 @@ from dblake.base.core.source import Check, InitPlan
 from dblake.base.lake.preflight import check_storage
 from dblake.config import Config, PasswordReference
 from dblake.ingest.capture.catalog_scan import has_capturable_table
-from dblake.ingest.source.mysql import init as mysql
-from dblake.ingest.source.postgres import init as postgres
 from pipelines.sources import mysql_settings, open_source, postgres_settings
 
 
@@ -35,16 +33,25 @@ def plan_source(config: Config, admin: str | None, password_env: str) -> InitPla
     """Return what ``init_source`` would run. Without an administrator it connects as the capture role."""
     login = config.source.user, config.source.password.read().get_secret_value()
     user = login if admin is None else (admin, _read_password(password_env))
+    # Only one of the drivers has to be installed.
     if config.source.type == "postgres":
-        return postgres.plan_init(postgres_settings(config), *user)
-    return mysql.plan_init(mysql_settings(config), *user)
+        from dblake.ingest.source.postgres.init import plan_init
+
+        return plan_init(postgres_settings(config), *user)
+    from dblake.ingest.source.mysql.init import plan_init as plan_mysql_init
+
+    return plan_mysql_init(mysql_settings(config), *user)
 
 
 def init_source(config: Config, admin: str, password_env: str) -> InitPlan:
     """Prepare the database for capture as ``admin`` and return the statements that ran."""
     if config.source.type == "postgres":
-        return postgres.run_init(postgres_settings(config), admin, _read_password(password_env))
-    return mysql.run_init(mysql_settings(config), admin, _read_password(password_env))
+        from dblake.ingest.source.postgres.init import run_init
+
+        return run_init(postgres_settings(config), admin, _read_password(password_env))
+    from dblake.ingest.source.mysql.init import run_init as run_mysql_init
+
+    return run_mysql_init(mysql_settings(config), admin, _read_password(password_env))
 
 
 def _read_password(variable: str) -> str:

@@ -13,6 +13,7 @@ import sys
 
 from dblake import __version__
 from dblake.base.core.errors import ExitCode
+from dblake.base.core.extras import missing_extra
 from dblake.installation import application_home, import_paths
 
 _WITHOUT_SPARK = (
@@ -39,7 +40,14 @@ def main() -> None:
         os.environ[_SUBMIT_ARGS] = shlex.join([*spark_options, "pyspark-shell"])
     sys.path[:0] = [path for path in import_paths() if path not in sys.path]
     sys.argv = [f"dblake {job}", *job_options]
-    runpy.run_module(f"jobs.{job}", run_name="__main__", alter_sys=False)
+    try:
+        runpy.run_module(f"jobs.{job}", run_name="__main__", alter_sys=False)
+    except ImportError as error:
+        # Of the job's module itself; what it imports later is its frame's.
+        if (missing := missing_extra(error)) is None:
+            raise
+        print(f"dblake {job}: {missing.what}. Next: {missing.next_step}", file=sys.stderr)
+        sys.exit(missing.exit_code)
 
 
 def split_options(options: list[str]) -> tuple[list[str], list[str]]:

@@ -79,5 +79,6 @@ def test_chart_configuration_loads(tmp_path: Path) -> None:
     assert (config.source.name, config.status.listen) == ("shop", "0.0.0.0")
     assert config.source.password.target == "SHOP_PASSWORD"
     (capture, metrics) = resources["StatefulSet"]["spec"]["template"]["spec"]["containers"]
-    assert capture["env"] == [{"name": "SHOP_PASSWORD", "valueFrom": {"secretKeyRef": {"name": "shop", "key": "password"}}}]
+    reference = {"secretKeyRef": {"name": "shop", "key": "password"}}
+    assert capture["env"] == metrics["env"] == [{"name": "SHOP_PASSWORD", "valueFrom": reference}]
     assert capture["args"][0] == "capture" and metrics["readinessProbe"]["httpGet"]["path"] == "/metrics"

@@ -62,12 +62,13 @@ def unpack_root(folder: Path) -> Path:
 
 def in_root(folder: Path, script: str, environment: dict[str, str], seconds: int) -> subprocess.CompletedProcess[str]:
     """Run a script of bash in a folder as its ``/``; all of its processes and mounts end with it."""
-    enter = f'mount -t proc proc "{folder}/proc"; mount --rbind /dev "{folder}/dev"; exec chroot "{folder}" bash -eu /script'
+    mounts = f'mount -t proc proc "{folder}/proc"; mount --rbind /dev "{folder}/dev"'
     (folder / "script").write_text(script, encoding="utf-8")
     known = {name: value for name, value in os.environ.items() if name.startswith("PIP_") and name != "PIP_FIND_LINKS"}
     home = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     return subprocess.run(
-        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", enter], env=known | home | environment,
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec",
+         f'{mounts}; exec chroot "{folder}" bash -eu /script'], env=known | home | environment,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         timeout=seconds,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dblake import __version__
+from dblake.base.core.extras import EXTRAS
 from dblake.command import split_options
 from dblake.installation import application_home, import_paths
 
@@ -81,3 +82,31 @@ def test_lock_pins_every_direct_requirement_with_hashes(name: str) -> None:
     assert direct
     assert {requirement.lower().replace("_", "-") for requirement in direct} <= pinned
     assert lock.count("--hash=sha256:") >= len(pinned)
+
+
+def test_jobs_load_with_packages_of_one_extra_alone() -> None:
+    """Without PySpark, MySQL's driver, or clients of outputs, all jobs but one load; the command names the extra."""
+    blocked = [name for name, extra in EXTRAS.items() if extra not in ("postgres", "sql")]
+    block = f"""import sys
+class Blocked:
+    def find_spec(self, name, *_):
+        if name in {blocked}:
+            raise ModuleNotFoundError(f"no {{name}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+    jobs = sorted(file.stem for file in (HOME / "jobs").glob("*.py"))
+    script = f"""import importlib
+for job in {jobs}:
+    try:
+        importlib.import_module(f"jobs.{{job}}")
+    except ImportError as error:
+        print(job, error.name)
+"""
+    done = subprocess.run([sys.executable, "-c", block + script], capture_output=True, text=True, check=True,
+                          timeout=120, env={"PYTHONPATH": f"{HOME / 'lib'}:{HOME}"})
+    assert done.stdout.split("\n") == ["quickstart pyspark", ""]
+    command = block + "from dblake.command import main; sys.argv = ['dblake', 'quickstart', '--help']; main()"
+    named = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False, timeout=60,
+                           env={"PYTHONPATH": str(HOME / "lib")})
+    assert named.returncode == 78
+    assert named.stderr.startswith("dblake quickstart: the Python package pyspark is not installed. Next: pip install")

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dblake.base.core.errors import ConfigError, OutputUnavailable
+from dblake.base.core.extras import named_extras
 from dblake.base.core.tls import Tls
-from dblake.serve.outputs.web import WebService
 
 
 class Hook(Protocol):
@@ -42,6 +42,10 @@ class Webhook:
 
     def call(self, document: Mapping[str, Any]) -> None:
         """Deliver a document; see Hook."""
+        # Of an extra of its own, which status needs for nothing else.
+        with named_extras():
+            from dblake.serve.outputs.web import WebService
+
         tls: Tls = "disable" if self.url.startswith("http://") else "verify"
         service = WebService("alerts.webhook: the service", "alerts.webhook", self.url, tls, None, self.seconds)
         try:

@@ -395,3 +395,13 @@ def test_error_waits_shortly_for_fold(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_cycle_starts_spark_for_check_that_is_due(paths: Paths) -> None:
     with pytest.raises(AssertionError, match="started Spark"):
         Cycle(configuration(paths, check_seconds=0), no_spark).run_once(CycleResult())
+
+
+def test_upkeep_without_pyspark_is_logged_by_its_extra(paths: Paths, caplog: pytest.LogCaptureFixture) -> None:
+    """The thread goes on: an installation without Spark replicates."""
+    def missing() -> SparkSession:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    cycle = Cycle(configuration(paths, check_seconds=0), missing)
+    cycle._keep_up(threading.Event())
+    assert "pyspark is not installed. Next: pip install 'dblake[spark]'" in caplog.text

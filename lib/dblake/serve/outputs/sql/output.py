@@ -25,8 +25,6 @@ from dblake.serve.outputs.protocol import OutputContext
 from dblake.serve.outputs.sql.errors import ValueRejected
 from dblake.serve.outputs.sql.expiry import ExpiredPositions
 from dblake.serve.outputs.sql.fold import RowChange, Stretches, TableChanges, fold_events
-from dblake.serve.outputs.sql.mysql import MysqlTarget
-from dblake.serve.outputs.sql.postgres import PostgresTarget
 from dblake.serve.outputs.sql.settings import SqlSettings
 from dblake.serve.outputs.sql.tables import ManagedTable, TargetTables
 from dblake.serve.outputs.sql.target import CHECKPOINTS, MOVED_AT, Shapes, Target, TargetTable
@@ -36,6 +34,17 @@ _MAX_FOLDED_EVENTS = 50_000
 
 _Bootstraps = dict[str, tuple[int, list[str]]]
 """Source → the number of its newest bootstrap, and the tables in it."""
+
+
+def _open_target(settings: SqlSettings) -> Target:
+    # Only one of the drivers has to be installed.
+    if settings.flavour == "postgres":
+        from dblake.serve.outputs.sql.postgres import PostgresTarget
+
+        return PostgresTarget(settings)
+    from dblake.serve.outputs.sql.mysql import MysqlTarget
+
+    return MysqlTarget(settings)
 
 
 class SqlOutput:
@@ -53,7 +62,7 @@ class SqlOutput:
         settings = SqlSettings.parse(
             context.name, url, password=secrets.get("password", ""), schema=schema, tls=tls, tls_ca=tls_ca
         )
-        self._target: Target = PostgresTarget(settings) if settings.flavour == "postgres" else MysqlTarget(settings)
+        self._target = _open_target(settings)
         self._tables = TargetTables(self._target, context.name, table)
         self._expired = ExpiredPositions(self._target, context.name)
         self._checkpoint: str | None = None
