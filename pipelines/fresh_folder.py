@@ -1,4 +1,4 @@
-"""A folder that a demonstration makes again at each start: the quickstart's, and that of ``up --demo``."""
+"""A folder that a demonstration makes again at each start: the quickstart's, and the one of ``up --demo``."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def fresh_folder(folder: Path, marker: str) -> Iterator[Path]:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = mark.open("ab")
+        marked = mark.open("ab")
     except OSError as error:
         raise UsageError(
             f"{folder} cannot be written: {error.strerror}", next_step="start in a writable folder"
         ) from error
-    with held:
+    with marked:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(marked, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UsageError(
                 f"{folder} is used by a running process", next_step="stop it, or start in another folder"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.model.state import Event
+from tests.support.report import note_version
+from tests.support.wheel import HOME
 from tests.unit.serve.iceberg.test_publish import Published
 from tests.unit.transform.state.test_merge_property import to_arrow
 
@@ -57,6 +60,8 @@ def run(program: str, *arguments: str) -> list[list[str]]:
 
 
 def by_duckdb(lake: Published, snapshot: int | None) -> list[list[str]]:
+    (pinned,) = re.findall(r"^duckdb==(\S+)$", (HOME / "requirements-components.txt").read_text(), re.MULTILINE)
+    note_version("DuckDB", pinned)
     return run(_DUCKDB, lake.iceberg.metadata_location, str(snapshot))
 
 

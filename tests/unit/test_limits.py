@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from tests.components.run import read_table
 from tests.matrix.results import RESULTS, build_table
 from tests.support.outcomes import read_outcomes
 
@@ -38,6 +39,10 @@ def test_readme_claims_the_versions_of_limits() -> None:
 
 def test_limits_has_the_newest_result_of_the_matrix() -> None:
     assert build_table(read_outcomes(RESULTS)) in LIMITS
+
+
+def test_limits_has_the_newest_result_of_the_components() -> None:
+    assert read_table() in LIMITS
 
 
 def test_limits_names_the_versions_that_tests_install() -> None:

@@ -43,7 +43,7 @@ from dblake.payloads.decode.columns import AFTER, BEFORE, DECODED, KEY, KEY_BEFO
 
 ORIGIN, LOG, DUMP = "origin", "log", "dump"
 
-#: The columns of the events table; ``events.schema`` says what they mean.
+#: The columns of the events table; ``events.schema`` defines their meaning.
 EVENT_COLUMNS = pa.schema(
     [
         *(DECODED.field(name) for name in (
