@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from pipelines.sources import postgres_settings
 _MARKER = "made-by-dblake-demo"
 _DATABASE, _ROLE = "shop", "dblake"
 _TRANSACTIONS_PER_SECOND = 10
-_FRESH = {
+_FRESH: Mapping[str, Mapping[str, object]] = {
     "state": {"interval_seconds": 1.0},
     "run": {"check_seconds": None, "maintain_seconds": None},
 }

