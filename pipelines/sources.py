@@ -39,14 +39,15 @@ def mysql_settings(config: Config) -> MysqlSettings:
 def open_source(config: Config) -> Source:
     """Return the configured source, masked if there are rules. Does not connect yet."""
     mask = config.mask
-    source = _open_unmasked(config)
+    source = open_unmasked(config)
     if not mask.tables:
         return source
     key = mask.key.read() if mask.key else b""
     return MaskedSource(source, Masks(mask.tables, key, text=_TEXT_TYPES[config.source.type]))
 
 
-def _open_unmasked(config: Config) -> Source:
+def open_unmasked(config: Config) -> Source:
+    """Return the configured source as the database has it. Does not connect yet."""
     # Only one of the drivers has to be installed.
     if config.source.type == "postgres":
         from dblake.ingest.source.postgres.source import PostgresSource

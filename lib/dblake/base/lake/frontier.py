@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from dblake.base.core.position import Position
+from dblake.base.core.steps import step
 from dblake.base.lake.commits import confirmed_commit
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.locks import commit_lock
@@ -95,7 +96,7 @@ def append_frontier(paths: Paths, frontier: Frontier) -> None:
         "at": datetime.now(UTC), "batch": frontier.batch, "incarnation": at.incarnation, "lsn": at.lsn, "seq": at.seq,
         "versions": list(frontier.versions.items()), "behind": list(frontier.behind.items()),
     }
-    with commit_lock(paths.frontier):
+    with step("state.frontier", batch=frontier.batch, position=str(at)), commit_lock(paths.frontier):
         table = find_table(paths.frontier)
         if table is None:
             create_table(paths.frontier, FRONTIER)

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dblake.base.core.errors import DblakeError
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.source import ServerIdentity
+from dblake.base.core.steps import step
 from dblake.base.core.transient import transient_reason
 from dblake.ingest.capture.batch import Batch
 from dblake.landing.table import Landing, Reached
@@ -52,7 +53,9 @@ class Committer:
     def _commit(self, batch: Batch) -> None:
         failpoint("landing.before_commit")
         reached = Reached(batch.number, self._lease_epoch, self._server, batch.resume, batch.heartbeat)
-        self._landing.commit(batch.rows, reached)
+        with step("capture.commit", batch=batch.number, rows=batch.rows.num_rows, bytes=batch.rows.nbytes,
+                  position=str(batch.resume.token)):
+            self._landing.commit(batch.rows, reached)
         failpoint("landing.committed")
 
     def take_landed(self, *, wait_seconds: float = 0.0) -> Batch | None:

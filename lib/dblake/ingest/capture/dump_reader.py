@@ -20,6 +20,7 @@ from dblake.base.core.errors import TableUnreadable, Unsupported
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.schema import TableSchema
 from dblake.base.core.source import ChunkReader, ChunkRequest
+from dblake.base.core.steps import step
 from dblake.ingest.capture.batch import BatchBuilder, NoRoom
 from dblake.ingest.capture.context import CaptureContext
 from dblake.ingest.capture.dump_task import TABLE_SUSPENDED, Key
@@ -150,15 +151,17 @@ class DumpReader:
         delivery = _Delivery(self._context.batches, chunk, reader)
         self._context.windows.open(chunk)
         try:
-            began = time.monotonic()
-            reader.mark(self._number, chunk.chunk_id)
-            self._latency = time.monotonic() - began
-            failpoint("dump.low_written")
-            read = chunk.read = reader.read(request, delivery)
-            _require_same_schema(chunk)
-            failpoint("dump.chunk_read")
-            reader.mark(self._number, chunk.high_value)
-            failpoint("dump.high_written")
+            with step("capture.chunk", table=chunk.table, chunk=chunk.chunk_id) as span:
+                began = time.monotonic()
+                reader.mark(self._number, chunk.chunk_id)
+                self._latency = time.monotonic() - began
+                failpoint("dump.low_written")
+                read = chunk.read = reader.read(request, delivery)
+                _require_same_schema(chunk)
+                failpoint("dump.chunk_read")
+                reader.mark(self._number, chunk.high_value)
+                failpoint("dump.high_written")
+                span.note(rows=read.rows, bytes=delivery.bytes)
         except BaseException:
             self._context.windows.abandon(chunk)
             raise

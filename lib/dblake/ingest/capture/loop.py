@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dblake.base.core.errors import SourceError, UncapturableEvent
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.source import LogPiece
+from dblake.base.core.steps import step
 from dblake.ingest.capture.activity import ActivityLog
 from dblake.ingest.capture.batch import BatchBuilder
 from dblake.ingest.capture.catalog_scan import CatalogScan, scan_at_start
@@ -75,8 +76,9 @@ class Loop:
         self._detector = StaleTableDetector(
             source, capture.store, auto=settings.redump, max_removed=capture.dump_settings.max_removed
         )
-        scan = capture.retrying(START_SECONDS)(scan_at_start, source)
-        self._log = LogConnection(capture, start)
+        with step("capture.open", source=source.name, incarnation=start.incarnation):
+            scan = capture.retrying(START_SECONDS)(scan_at_start, source)
+            self._log = LogConnection(capture, start)
         windows = Windows()
         self._batches = BatchBuilder(
             first=reached.batch + 1 if reached else 1, lease_epoch=epoch, resume=self._log.resume,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dblake.base.core.errors import DblakeError, EventRejected, Fenced, OutputUnavailable
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.position import Position
+from dblake.base.core.steps import step
 from dblake.base.core.transient import transient_reason
 from dblake.base.lake.layout import Paths
 from dblake.serve.consume.dead_letters import DeadLetter, append_dead_letters
@@ -73,8 +74,9 @@ class Delivery:
         try:
             held = self._open_output()
             with self._open(held) as feed:
-                for batch in feed.batches(self._settings.max_events):
-                    self._deliver(feed, batch)
+                batches = feed.batches(self._settings.max_events)
+                while self._advance(feed, batches):
+                    pass
         except DblakeError as error:
             # A stop ends retries.
             if not self._stop.is_set():
@@ -84,6 +86,24 @@ class Delivery:
             self._close_output()
             self._report(is_last=True)
         return self.counts
+
+    def _advance(self, feed: Feed, batches: Iterator[Sequence[Transaction]]) -> bool:
+        """Read one batch and deliver it; return False at the feed's end."""
+        with step("output", output=self._settings.name) as cycle:
+            with step("output.read") as reading:
+                batch = next(batches, None)
+                if not batch:
+                    reading.drop()
+            if not batch:
+                cycle.drop()
+                if batch is not None:
+                    self._deliver(feed, batch)
+                return batch is not None
+            events = sum(len(one.events) for one in batch)
+            facts = {"transactions": len(batch), "events": events, "position": str(batch[-1].position)}
+            with step("output.deliver", **facts):
+                self._deliver(feed, batch)
+            return True
 
     def _close_output(self) -> None:
         if self._is_open:

@@ -23,6 +23,7 @@ from dblake.base.core.intervals import REPORT_SECONDS, Interval
 from dblake.base.core.op import Op
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
+from dblake.base.core.steps import step
 from dblake.base.lake.batch_times import note_batches
 from dblake.base.lake.layout import Paths
 from dblake.base.lake.locks import commit_lock
@@ -116,7 +117,8 @@ class Reconciler:
         if self._checks_landing:
             require_same_landing(self._events, self._paths.source, self.landing.table_id, done)
             self._checks_landing = False
-        summary = self._survey(done + 1, last)
+        with step("reconcile.plan", first_batch=done + 1, last_batch=last):
+            summary = self._survey(done + 1, last)
         missing = set(range(done + 1, last + 1)) - summary.epochs.keys()
         if missing:
             raise LandingGap(
@@ -144,10 +146,12 @@ class Reconciler:
     def _write(self, new: NewBatches) -> Reconciled:
         """Write the events of new batches (DBLog, algorithm 1, step 7)."""
         with MicroBatch(new, self._known_keys, partial(choose_join, self._runner, self._paths.events)) as batch:
-            plan = batch.plan()
-            removals = batch.removals(plan, batch.closing)
-            written = self._runner.write_removals(removals.events, self._paths.events) if removals else []
-            written += self._runner.write(batch.parts, plan, self._paths.events)
+            with step("reconcile.join", windows=len(batch.closing)):
+                plan = batch.plan()
+                removals = batch.removals(plan, batch.closing)
+            with step("reconcile.write", bytes=sum(part.size for part in batch.parts)):
+                written = self._runner.write_removals(removals.events, self._paths.events) if removals else []
+                written += self._runner.write(batch.parts, plan, self._paths.events)
         files = [file for result in written for file in result.files]
         counts = sum((result.written for result in written), ChunkCounts())
         return Reconciled(files, counts, removals.withheld if removals else {})
@@ -182,7 +186,11 @@ class Reconciler:
         Raises TableUnavailable beside another reconcile, and SupersededByRedecode beside a redecode, whose decoder may
         be a newer one: its swap records reconcile's batch again, which rejects every commit prepared before it.
         """
-        with commit_lock(self._paths.events):
+        rows = sum(file.rows for file in written.files)
+        with (
+            step("reconcile.commit", first_batch=done + 1, last_batch=last, files=len(written.files), events=rows),
+            commit_lock(self._paths.events),
+        ):
             table = self._events.opened()
             current = table.reached(Application.reconcile(self._paths.source))
             if table.reached(Application.redecode(self._paths.source)) != self._run:

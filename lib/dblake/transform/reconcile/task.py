@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.op import Op
+from dblake.base.core.steps import step
 from dblake.base.lake.files import filesystem
 from dblake.landing.columns import (
     BATCH,
@@ -207,12 +208,16 @@ def _events(rows: Iterable[pa.RecordBatch], plan: Plan, written: ChunkCounts) ->
     """Yield the events of landing rows, each batch sorted by position."""
     for landed in rows:
         for part in slices(log_rows(landed, plan.first, plan.last)):
-            yield sort_by_position(_log_events(decode_log(part, plan)))
+            with step("reconcile.decode", rows=part.num_rows):
+                events = sort_by_position(_log_events(decode_log(part, plan)))
+            yield events
         for number, of_window in chunk_rows(landed, plan):
             if number in plan.truncated:
                 continue
             for part in slices(of_window):
-                yield from _surviving(decode_chunk(part, plan), plan, number, written)
+                with step("reconcile.decode", rows=part.num_rows, table=plan.windows[number].window.table):
+                    decoded = decode_chunk(part, plan)
+                yield from _surviving(decoded, plan, number, written)
 
 
 def _surviving(rows: pa.RecordBatch, plan: Plan, number: int, written: ChunkCounts) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ from dblake.base.core.errors import IncompatibleSchemaChange, StateError
 from dblake.base.core.failpoints import failpoint
 from dblake.base.core.position import Position
 from dblake.base.core.schema import TableSchema
+from dblake.base.core.steps import step
 from dblake.base.lake.locks import commit_lock
 from dblake.transform.spark.conflicts import retry_on_conflict
 from dblake.transform.state.events import newest_truncate
@@ -106,7 +107,8 @@ def merge_slice(part: Slice) -> SliceResult:
 def merge_events(part: Slice, bring: Bring) -> SliceResult:
     """Merge a slice's events into its table; a table that cannot take them is an outcome, not an error."""
     try:
-        version = _merge(part, bring)
+        with step("state.fold", table=part.table, until_batch=part.batch):
+            version = _merge(part, bring)
         failpoint("state.table")
         return SliceResult(part.table, version)
     except StateError as error:
@@ -125,7 +127,8 @@ def _merge(part: Slice, bring: Bring) -> int:
         target, shape = prepare(part.path, shape_of(part.versions))
         is_new = progress_of(target.table, part.app).batch is None
         result = bring(target, shape, max(part.done, reached), is_new=is_new)
-        return target.commit(result.adds, result.removed, part.app, part.batch)
+        with step("state.commit", table=part.table, files_added=len(result.adds), files_removed=len(result.removed)):
+            return target.commit(result.adds, result.removed, part.app, part.batch)
 
 
 def grow_table(part: Slice) -> None:

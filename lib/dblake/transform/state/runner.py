@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
+from dblake.base.core.steps import in_step
 from dblake.transform.spark.session import Session, is_local, takes_all_work
 from dblake.transform.spark.task_results import RESULT, numbers_of, result_batch, results_of
 
@@ -65,7 +66,7 @@ class LocalRunner:
             yield from map(task, items)
             return
         with ThreadPoolExecutor(self.parallel, thread_name_prefix="state") as pool:
-            yield from pool.map(task, items)
+            yield from pool.map(in_step(task), items)
 
     def exchange(
         self, split: Callable[[Item], Iterable[tuple[int, pa.Table]]], items: Sequence[Item], buckets: int,

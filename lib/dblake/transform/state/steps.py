@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dblake.base.core.position import Position
+from dblake.base.core.steps import step
 from dblake.transform.events.predicate import Predicate
 from dblake.transform.events.reader import EventReader
 from dblake.transform.state.survey import EventSurvey, StepCounts, survey
@@ -64,12 +65,13 @@ def plan_spans(
     while True:
         # Without statistics a span would read all files, each time.
         upto = last if listing.newest_batch is None else min(listing.first_batch(done) - 1 + span, last)
-        plan, is_complete = plan_steps(survey(events, Predicate(done, upto, behind)), done, batches_per_step)
+        with step("state.plan", after_batch=done, until_batch=upto):
+            plan, is_complete = plan_steps(survey(events, Predicate(done, upto, behind)), done, batches_per_step)
         if upto < last and (not plan or plan[-1].batch <= done):
             span *= 2
             continue
-        for step in plan:
-            yield step, is_complete and upto == last and step is plan[-1]
+        for part in plan:
+            yield part, is_complete and upto == last and part is plan[-1]
         if upto >= last:
             return
         done, behind, span = plan[-1].batch, {}, _SPAN_STEPS * batches_per_step
@@ -88,9 +90,9 @@ def plan_steps(found: EventSurvey, done: int, batches_per_step: int) -> tuple[li
             newest = max((found.ends[batch].newest for batch in inside), default=None)
             plan.append(Step(max(inside, default=done), newest, counts))
     for (batch, table), position in sorted(found.truncates.items()):
-        step = next((step for step in plan if batch <= step.batch), None)
-        if step is not None:
-            step.truncates.setdefault(table, []).append((batch, position))
+        part = next((part for part in plan if batch <= part.batch), None)
+        if part is not None:
+            part.truncates.setdefault(table, []).append((batch, position))
     return plan, not found.ends or (bool(plan) and plan[-1].batch == max(found.ends))
 
 

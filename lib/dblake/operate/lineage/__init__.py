@@ -1,0 +1,1 @@
+"""Report jobs' runs, and the data they read and write, as OpenLineage events."""
