@@ -133,6 +133,7 @@ def test_lineage_of_failed_job_says_why(reported: ReportedShop) -> None:
     validate_event(failed)
 
 
+@pytest.mark.slow
 def test_lineage_of_stopped_job_is_aborted(reported: ReportedShop) -> None:
     """A job that runs on is of type STREAMING, and ends with ABORT when it is stopped."""
     process = subprocess.Popen(
@@ -150,6 +151,7 @@ def test_lineage_of_stopped_job_is_aborted(reported: ReportedShop) -> None:
     assert received[0]["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", [None, "http://127.0.0.1:9"], ids=["rejects", "is gone"])
 def test_lineage_server_that_fails_is_one_warning(reported: ReportedShop, url: str | None) -> None:
     reported.recorder.status = 500
@@ -166,6 +168,7 @@ def test_lineage_server_that_fails_is_one_warning(reported: ReportedShop, url: s
     assert time.monotonic() - began < 25
 
 
+@pytest.mark.slow
 def test_lineage_is_off_without_variables(reported: ReportedShop) -> None:
     """Nothing of the client is imported then."""
     for variables in ({"OPENLINEAGE_DISABLED": "true"}, {"OPENLINEAGE_URL": ""}):

@@ -81,12 +81,17 @@ class _Exporter(SpanExporter):
         self._inner = OTLPSpanExporter()
         self._has_warned = False
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._inner.export(spans)
-        if result is not SpanExportResult.SUCCESS and not self._has_warned:
+    def warn(self) -> None:
+        """Warn that spans are lost, once."""
+        if not self._has_warned:
             self._has_warned = True
             logger.warning("traces are lost: the OTLP endpoint does not take them; the job continues. Next: correct "
                            "OTEL_EXPORTER_OTLP_ENDPOINT, or the collector")
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._inner.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            self.warn()
         return result
 
     def shutdown(self) -> None:
@@ -108,7 +113,8 @@ class OtlpTracer:
         self._job = job
         self._outside = TraceContextTextMapPropagator().extract({"traceparent": parent}) if parent else Context()
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(_Exporter()))
+        self._exporter = _Exporter()
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("dblake", __version__)
         self._facts: dict[str, Fact] = {"job": job}
         self._run: _OtlpSpan | None = None
@@ -139,6 +145,8 @@ class OtlpTracer:
         flushing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         flushing.start()
         flushing.join(_FLUSH_SECONDS)
+        if flushing.is_alive():
+            self._exporter.warn()
 
     def _run_span(self) -> _OtlpSpan | None:
         """Return the span of the whole run; None for a job that runs on."""
