@@ -37,8 +37,8 @@ _SAMPLE_SECONDS = 0.05
 _SPARK, _LAUNCHER = b"org.apache.spark.deploy.SparkSubmit", b"org.apache.spark.launcher.Main"
 _PR_SET_CHILD_SUBREAPER = 36
 _DAG = f"""
-import sys; sys.path += ["{HOME}", "{HOME}/lib"]
-from pipelines.airflow.dags import dags_from
+import sys; sys.path += ["{HOME}/integrations/airflow", "{HOME}/lib"]
+from dblake_airflow.dags import dags_from
 globals().update(dags_from("%s"))
 """
 

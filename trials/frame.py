@@ -21,8 +21,8 @@ from rich.table import Table
 
 from dblake.base.core.errors import ConfigError, DblakeError, ExitCode
 from dblake.base.core.processes import stop_process
-from pipelines.airflow.tasks import SCRIPT
 
+SCRIPT = Path(__file__).parents[1] / "spark-submit.sh"
 _STOP_SECONDS = 20
 
 

@@ -26,10 +26,10 @@ pytestmark = pytest.mark.timeout(1500)
 
 _PATH = f"""
 import json, sys, threading
-sys.path += ["{HOME}", "{HOME}/lib"]
+sys.path += ["{HOME}/integrations/airflow", "{HOME}/lib"]
 """
 _DAGS = _PATH + """
-from pipelines.airflow.dags import dags_from
+from dblake_airflow.dags import dags_from
 import airflow.sdk
 dags = dags_from(sys.argv[1], default_args={"append_env": True, "env": {"X": "1"}, "owner": "ann"})
 selection = {"tables": ["public.t", "public.a b'; touch x"], "keys": "[1]"}
@@ -48,7 +48,7 @@ print(json.dumps({
 """
 _EXIT_CODES = _PATH + """
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from pipelines.airflow.operators import JobOperator
+from dblake_airflow.operators import JobOperator
 results = {}
 for name, command in json.loads(sys.argv[1]).items():
     task = JobOperator(task_id="job", bash_command=command)
@@ -64,7 +64,7 @@ print(json.dumps(results))
 """
 _ANNOUNCING = _PATH + """
 from airflow.sdk import DAG
-from pipelines.airflow.operators import RunOperator
+from dblake_airflow.operators import RunOperator
 with DAG("announcing", schedule=None) as dag:
     RunOperator(task_id="run", bash_command="true", conf="%s", source="shop")
 if __name__ == "__main__":

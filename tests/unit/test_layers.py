@@ -15,6 +15,7 @@ MODULES = {
     ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
     for root, folder in (
         (HOME / "lib", "dblake"), (HOME, "pipelines"), (HOME, "jobs"), (HOME, "trials"), (HOME, "tools"),
+        (HOME / "integrations/airflow", "dblake_airflow"),
     )
     for file in sorted((root / folder).rglob("*.py"))
 }
@@ -49,7 +50,9 @@ WITHOUT_JVM = (
 
 # Modules below the first do not import anything below the second.
 NEVER = [
-    (("dblake",), ("pipelines", "jobs", "trials", "tools")),
+    (("dblake",), ("pipelines", "jobs", "trials", "tools", "dblake_airflow")),
+    # Airflow's environment has the library alone.
+    (("dblake_airflow",), ("pipelines", "jobs", "trials", "tools")),
     (("pipelines",), ("jobs", "trials", "tools")),
     (("jobs",), ("trials", "tools")),
     (WITHOUT_JVM, JVM),
@@ -141,7 +144,9 @@ ONLY_THERE = {
     "pydantic": ("dblake.config", "tools.reference"),
     "pydantic_core": ("tools.reference",),
     "yaml": ("dblake.config.file",),
-    "airflow": ("pipelines.airflow", "trials.airflow"),
+    "airflow": ("dblake_airflow", "trials.airflow"),
+    "openlineage": ("dblake.operate.lineage",),
+    "opentelemetry": ("dblake.operate.tracing",),
     "click": ("jobs", "trials"),
     "rich": ("jobs", "trials", "pipelines.quickstart"),
     "prometheus_client": ("dblake.operate.status.metrics", "dblake.serve.outputs.metrics"),
@@ -285,7 +290,11 @@ def oversized(lines: dict[str, int]) -> list[str]:
         ("dblake.transform.reconcile.windows", "dblake.base.lake.tables", False),
         ("dblake.transform.spark.conflicts", "deltalake.exceptions", True),
         ("dblake.operate.status.lag", "dblake.base.lake.tables", True),
-        ("pipelines.airflow.dags", "airflow.sdk", True),
+        ("dblake_airflow.dags", "airflow.sdk", True),
+        ("dblake_airflow.dags", "pipelines.capture", False),
+        ("dblake.transform.state.merge", "opentelemetry.trace", False),
+        ("dblake.operate.tracing.otlp", "opentelemetry.sdk", True),
+        ("dblake.operate.lineage.run", "openlineage.client", True),
         ("jobs.state", "trials.airflow.trial", False),
     ],
 )

@@ -16,7 +16,8 @@ from dblake.config import Config
 from tests.e2e.test_docs import PAGES
 
 HOME = Path(__file__).parents[2]
-_OURS = ("dblake", "pipelines", "jobs")
+_OURS = ("dblake", "dblake_airflow", "pipelines", "jobs")
+_ROOTS = {"dblake": HOME / "lib", "dblake_airflow": HOME / "integrations/airflow"}
 
 
 def snippets(language: str) -> list[Any]:
@@ -30,7 +31,7 @@ def snippets(language: str) -> list[Any]:
 
 def names_of(module: str) -> set[str] | None:
     """Return what a module of ours defines or imports; None if there is no such module. Nothing is imported."""
-    path = Path(HOME / "lib" if module.startswith("dblake") else HOME, *module.split("."))
+    path = Path(_ROOTS.get(module.split(".")[0], HOME), *module.split("."))
     file = next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.exists()), None)
     if file is None:
         return None

@@ -28,11 +28,10 @@ from dblake.config import load_config
 from dblake.ingest.source.postgres.embedded import EmbeddedPostgres
 from dblake.ingest.source.postgres.init import run_init
 from jobs.cli.frame import run_job, verbose_option
-from pipelines.airflow.tasks import SCRIPT
 from pipelines.sources import postgres_settings
 from pipelines.status import read_status
 from trials.airflow.server import Airflow
-from trials.frame import Expectation, run_trial
+from trials.frame import SCRIPT, Expectation, run_trial
 
 _HOME = SCRIPT.parent
 _RUN_SECONDS = 1200
@@ -57,8 +56,8 @@ outputs: {{archive: {{type: jsonl, path: "./archive/{{table}}.jsonl"}}}}
 _FAULT = "state: {paralel: 2}\n"
 
 _DAGS = f"""\
-import sys; sys.path += ["{_HOME}", "{_HOME}/lib"]
-from pipelines.airflow.dags import dags_from
+import sys; sys.path += ["{_HOME}/integrations/airflow", "{_HOME}/lib"]
+from dblake_airflow.dags import dags_from
 """
 # The password comes from an Airflow connection. The first try of two jobs is killed right after its commit, before
 # anything that follows the commit.
@@ -72,8 +71,8 @@ globals().update(dags_from("%s"))
 """
 _READER_DAG = _DAGS + """
 from airflow.sdk import DAG
-from pipelines.airflow.assets import table_asset
-from pipelines.airflow.operators import LagSensor
+from dblake_airflow.assets import table_asset
+from dblake_airflow.sensors import LagSensor
 with DAG("reader", schedule=[table_asset("shop", "public.orders")]):
     LagSensor(task_id="fresh", conf="%s", seconds=600)
 """

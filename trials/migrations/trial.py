@@ -22,9 +22,8 @@ from rich.console import Console
 
 from dblake.base.core.errors import DblakeError, ExitCode
 from jobs.cli.frame import run_job, verbose_option
-from pipelines.airflow.tasks import SCRIPT
 from trials.databases import COPY, SHOP, Application, Kind, application
-from trials.frame import Expectation, Jobs, run_trial
+from trials.frame import SCRIPT, Expectation, Jobs, run_trial
 
 _ENGINES = {"postgres": "postgresql", "mariadb": "mysql"}
 _PROJECT = "trials.migrations.project"

@@ -1,6 +1,6 @@
 """The section ``airflow``: when Airflow runs the jobs.
 
-Place: a section of ``models``; ``pipelines.airflow`` builds DAGs from it.
+Place: a section of ``models``; the package ``dblake-airflow`` builds DAGs from it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from dblake.config.outputs import WEB_ADDRESS
 from dblake.config.section import Section
 
 SCHEDULE = r"^(@(continuous|hourly|daily|weekly|monthly)|\S+( +\S+){4})$"
@@ -32,6 +33,15 @@ class AirflowConfig(Section):
     verify_schedule: str | None = Field(
         None, pattern=SCHEDULE,
         description="When a DAG of its own verifies all tables, as `schedule`; null: without such a DAG.",
+    )
+    pool_slots: int | None = Field(
+        None, ge=1,
+        description="Slots of the pool dblake_<source>, which all tasks of the source take; null: Airflow's default "
+                    "pool.",
+    )
+    report_url: str | None = Field(
+        None, pattern=WEB_ADDRESS,
+        description="Address of the report's page, as `up --report-port` serves it: tasks link to it.",
     )
     retries: int = Field(3, ge=0, description="Retries of a job that ended with 75 or was killed.")
     retry_seconds: float = Field(60.0, ge=0, description="Pause before each retry.")

@@ -9,7 +9,7 @@ import pytest
 
 from dblake.base.core.outcome import Outcome, classify
 from dblake.config import AirflowConfig
-from pipelines.airflow.tasks import SCRIPT, changed_tables, command_line, scheduled_jobs
+from dblake_airflow.tasks import COMMAND, changed_tables, command_line, scheduled_jobs
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_scheduled_jobs_by_capture_mode(capture: str, expected: list[str]) -> No
 
 def test_command_line_survives_shell_splitting() -> None:
     command = command_line(Path("/my files/it's.yaml"), "capture", "--until-caught-up")
-    assert shlex.split(command) == [str(SCRIPT), "capture", "--until-caught-up", "--conf", "/my files/it's.yaml"]
-    assert SCRIPT.is_file()
+    assert shlex.split(command) == [COMMAND, "capture", "--until-caught-up", "--conf", "/my files/it's.yaml"]
+    assert Path(COMMAND).is_file()
 
 
 @pytest.mark.parametrize(

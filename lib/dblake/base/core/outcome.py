@@ -1,6 +1,6 @@
 """What a scheduler does after a job has ended: continue, retry or stop.
 
-Place: beside the exit codes of ``errors``; the supervisor of a scheduler, such as ``pipelines.airflow``, asks it.
+Place: beside the exit codes of ``errors``; the supervisor of a scheduler, such as ``dblake-airflow``, asks it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,6 @@ def table_asset(source: str, table: str) -> Asset:
     return Asset(f"dblake://{source}/{folder(schema)}/{folder(name)}")
 
 
-def any_table(source: str) -> AssetAlias:
-    """Return the alias of all tables of a source, future ones included."""
-    return AssetAlias(f"dblake/{source}")
+def any_table(source: str | None = None) -> AssetAlias:
+    """Return the alias of all tables of a source, future ones included; without a source, of a fleet's sources."""
+    return AssetAlias(f"dblake/{source}" if source else "dblake")
