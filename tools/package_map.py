@@ -18,7 +18,7 @@ WINGS = {
     "payloads": ("formats", "decode"),
     "transform": ("reconcile", "redecode", "events", "state", "spark"),
     "serve": ("read", "changes", "sql", "consume", "outputs", "iceberg"),
-    "operate": ("cycle", "maintenance", "quality", "verification", "status", "alerts", "report"),
+    "operate": ("cycle", "maintenance", "quality", "verification", "status", "alerts", "report", "lineage", "tracing"),
     "config": (),
 }
 _START, _END = "<!-- packages: written by python -m tools.package_map -->\n", "<!-- end of packages -->\n"

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import dblake
-
 from tests.e2e.test_airflow import airflow_venv, environment, query_airflow
 from tests.e2e.test_quickstart import HOME
 
@@ -144,7 +143,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("airflow", "dblake"):
         subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", str(folder), str(folder / name)], check=True)
     target = folder / "site"
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", str(target), *folder.glob("*.whl")], check=True)
+    install = [*pip, "install", "--quiet", "--no-deps", "--target", str(target)]
+    subprocess.run([*install, *map(str, folder.glob("*.whl"))], check=True)
     return target
 
 
@@ -153,6 +153,7 @@ def packaged(wheels: Path, tmp_path: Path) -> Packaged:
     return Packaged(airflow_venv(), wheels, tmp_path)
 
 
+@pytest.mark.slow
 def test_airflow_lists_the_provider_and_pools(packaged: Packaged) -> None:
     """Airflow finds the entry point and accepts its metadata; it imports what ``pools`` prints."""
     listed = json.loads("[" + packaged.airflow("providers", "list", "--output", "json").partition("[")[2])

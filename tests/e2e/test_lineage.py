@@ -42,7 +42,7 @@ class ReportedShop:
         self.database = f"postgres://127.0.0.1:{database.server.port}"
 
     def run(self, job: str, *arguments: str, **variables: str) -> list[dict[str, Any]]:
-        """Run a job and return the events that the server received meanwhile."""
+        """Run a job and return the events that the server received from it."""
         before = len(self.recorder.requests)
         self.shop.run(job, *arguments, environment=self.environment | variables)
         return [json.loads(request.body) for request in self.recorder.requests[before:]]
@@ -117,7 +117,7 @@ def test_lineage_of_path_names_datasets_and_columns(reported: ReportedShop) -> N
     assert sum(validate_event(event) for event in (*captured, *ran, *delivered)) > 40
 
 
-def test_lineage_of_failed_job_says_why(reported: ReportedShop) -> None:
+def test_lineage_of_failed_job_has_its_message(reported: ReportedShop) -> None:
     """The message is the job's own, without secrets; the exit code stays the job's."""
     variables = reported.shop.environment | reported.environment | {"SHOP_PASSWORD": "wrong-password"}
     done = subprocess.run(

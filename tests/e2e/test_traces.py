@@ -48,7 +48,7 @@ class TracedShop:
         }
 
     def run(self, job: str, *arguments: str, **variables: str) -> list[Span]:
-        """Run a job and return the spans that the collector received meanwhile."""
+        """Run a job and return the spans that the collector received from it."""
         before = len(self.recorder.requests)
         self.shop.run(job, *arguments, environment=self.environment | variables)
         return self.spans(before)

@@ -97,6 +97,7 @@ SPARK = (
     "dblake.operate.cycle",
 )
 DELTA_READERS = (
+    "dblake.operate.lineage.lake",
     "dblake.operate.maintenance.compaction", "dblake.operate.maintenance.event_compaction",
     "dblake.operate.quality.pending", "dblake.operate.quality.pinned", "dblake.operate.quality.selection",
     "dblake.operate.report.lag", "dblake.operate.report.operations", "dblake.operate.report.scan",

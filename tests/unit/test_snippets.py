@@ -31,7 +31,7 @@ def snippets(language: str) -> list[Any]:
 
 def names_of(module: str) -> set[str] | None:
     """Return what a module of ours defines or imports; None if there is no such module. Nothing is imported."""
-    path = Path(_ROOTS.get(module.split(".")[0], HOME), *module.split("."))
+    path = Path(_ROOTS.get(module.partition(".")[0], HOME), *module.split("."))
     file = next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.exists()), None)
     if file is None:
         return None

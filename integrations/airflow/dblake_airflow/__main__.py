@@ -1,4 +1,4 @@
-"""``python -m dblake_airflow pools FILE…``: print the sources' pools in the form that ``airflow pools import`` reads."""
+"""``python -m dblake_airflow pools FILE…``: print the sources' pools as ``airflow pools import`` reads them."""
 
 from __future__ import annotations
 

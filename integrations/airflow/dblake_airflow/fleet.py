@@ -32,13 +32,13 @@ def fleet_from(
         default_args=dict(default_args or {}), tags=["dblake"], description="All sources: log to state tables",
     ) as dag:
 
-        @task(task_id="sources")
+        @task(task_id="sources")  # type: ignore[untyped-decorator]
         def list_sources() -> list[str]:
             return find_configurations(patterns)
 
-        @task_group(group_id="source")
+        @task_group(group_id="source")  # type: ignore[untyped-decorator]
         def replicate(conf: str) -> None:
-            limits = {"max_active_tis_per_dagrun": max_sources, "map_index_template": _INDEX}
+            limits: dict[str, Any] = {"max_active_tis_per_dagrun": max_sources, "map_index_template": _INDEX}
             chain(
                 JobOperator(task_id="capture", conf=conf, job=(CAPTURE, *JOBS[CAPTURE]), command=command, **limits),
                 RunOperator(task_id="run", conf=conf, command=command, **limits),

@@ -16,5 +16,5 @@ class ReportLink(BaseOperatorLink):
     name = "dblake report"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002
-        """Return the page's address; Airflow's worker asks for it at the end of a task."""
+        """Return the page's address, which Airflow's worker reads at the end of a task."""
         return load_airflow(Path(operator.conf)).airflow.report_url or "" if operator.conf else ""

@@ -7,7 +7,7 @@ and is rescheduled otherwise.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -24,9 +24,9 @@ Stage = Literal["landing", "events", "state"]
 
 
 class StatusSensor(BaseSensorOperator):
-    """What all sensors have in common; ``deferrable`` is by default what Airflow's ``default_deferrable`` says."""
+    """What all sensors have in common; ``deferrable`` is by default Airflow's ``default_deferrable``."""
 
-    template_fields = ("conf", "env")
+    template_fields: Sequence[str] = ("conf", "env")
     operator_extra_links = (ReportLink(),)
 
     def __init__(

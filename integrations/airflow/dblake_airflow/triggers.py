@@ -15,7 +15,7 @@ from dblake_airflow.status import read_status
 
 
 class StatusTrigger(BaseTrigger):
-    """Fires once a condition is met, or can no longer be: the event's ``error`` says why, and is None otherwise."""
+    """Fires once a condition is met, or can no longer be: the event's ``error`` is the reason, or None."""
 
     def __init__(
         self, conf: str, condition: Condition, seconds: float, env: dict[str, str] | None = None,

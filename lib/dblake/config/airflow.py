@@ -36,7 +36,7 @@ class AirflowConfig(Section):
     )
     pool_slots: int | None = Field(
         None, ge=1,
-        description="Slots of the pool dblake_<source>, which all tasks of the source take; null: Airflow's default "
+        description="Slots of the pool dblake_SOURCE, which all tasks of the source take; null: Airflow's default "
                     "pool.",
     )
     report_url: str | None = Field(

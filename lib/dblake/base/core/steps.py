@@ -34,7 +34,7 @@ class Span(Protocol):
 
 
 class Tracer(Protocol):
-    """Records steps."""
+    """Records steps, in whatever threads they are."""
 
     def begin(self, name: str, parent: Span | None) -> Span:
         """Return a step that begins now, inside ``parent``; outside every other step if that is None."""
@@ -42,7 +42,7 @@ class Tracer(Protocol):
 
 
 class _Untraced:
-    """A step without a tracer."""
+    """Records nothing of a step."""
 
     def note(self, **facts: Fact) -> None: ...
 

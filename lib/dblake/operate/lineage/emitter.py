@@ -1,9 +1,9 @@
 """Send events in a thread, so that a lineage server that is slow or gone never delays a job.
 
 Place: between ``run`` and OpenLineage's client, which makes the transport from its own environment variables.
-Guarantee: a submission returns at once; events are sent in order; a failed one is tried again after a pause that
-doubles; the first failure is a warning, once; at the end the job waits ``_END_SECONDS`` at most. Waiting events are
-few: a newer RUNNING replaces an older one.
+Guarantee: a submission returns at once, and events are sent in order. A failed one is tried again after a pause that
+doubles; the first failure is a warning, once. At the end the job waits ``_END_SECONDS`` at most. Waiting events are few:
+a newer RUNNING replaces an older one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An event that is made when it is sent, because to read what it says takes time."""
+    """An event that is made when it is sent, because to read its datasets takes time."""
 
     make: Callable[[], RunEvent]
     is_replaceable: bool

@@ -28,7 +28,7 @@ from dblake.operate.lineage.model import Dataset, Flow, Origin
 
 PRODUCER = f"https://pypi.org/project/dblake/{__version__}/"
 MAX_DATASETS = 500
-"""Datasets of a side of an event: a server has a limit, too. What is left out is told by the tables' own DAG."""
+"""Datasets of a side of an event: a server has a limit, too, and tables are many."""
 _MASKS = {"hash": "hashed with a key before it is stored", "truncate": "truncated before it is stored"}
 
 

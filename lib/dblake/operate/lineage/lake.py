@@ -85,7 +85,7 @@ class LakeLineage:
     def _states(self) -> dict[str, Dataset]:
         versions = read_frontier(self._paths).versions
         schemas = read_schemas(self._paths) if versions else {}
-        found = {}
+        states = {}
         for table, version in sorted(versions.items())[:MAX_DATASETS]:
             path = self._paths.state(*split_qualified(table))
             columns = self._columns_of(table, path, version)
@@ -93,15 +93,14 @@ class LakeLineage:
             source, rules = self._name_source(table), rules_of(self._masks, table)
             origins = {name: Origin(source, name, rules.get(name)) for name in (newest.names if newest else ())
                        if name in columns}
-            found[table] = Dataset(name_path(path), columns, origins, version)
-        return found
+            states[table] = Dataset(name_path(path), columns, origins, version)
+        return states
 
     def _columns_of(self, table: str, path: str, version: int) -> Mapping[str, str]:
-        known = self._columns.get(table)
-        if known is None or known[0] != version:
+        if table not in self._columns or self._columns[table][0] != version:
             opened = find_table(path)
-            known = self._columns[table] = version, _columns(opened) if opened else {}
-        return known[1]
+            self._columns[table] = version, _columns(opened) if opened else {}
+        return self._columns[table][1]
 
 
 def _describe(path: str) -> Dataset:

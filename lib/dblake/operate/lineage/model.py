@@ -32,7 +32,7 @@ class Origin:
 class Dataset:
     """A table or file: ``columns`` are types by name, ``origins`` the column that each is made from.
 
-    ``version`` is that of a Delta table. Without ``columns`` the dataset is named only.
+    ``version`` is a Delta table's. Without ``columns`` the dataset is named only.
     """
 
     name: Name

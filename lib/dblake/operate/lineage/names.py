@@ -75,8 +75,8 @@ def name_target(kind: str, settings: Mapping[str, Any], source: str, output: str
     if kind == "sql":
         url = urlsplit(settings["url"])
         database, port = url.path.strip("/"), str(url.port or _PORTS[url.scheme])
-        place = settings["schema"] or ("public" if url.scheme == "postgresql" else database)
-        return _database_table(url.scheme, url.hostname or "", port, database, place, filled(settings["table"]))
+        target_schema = settings["schema"] or ("public" if url.scheme == "postgresql" else database)
+        return _database_table(url.scheme, url.hostname or "", port, database, target_schema, filled(settings["table"]))
     return Name("dblake", f"{source}.{output}")
 
 

@@ -1,6 +1,6 @@
 """Report one run of a job: START, RUNNING while it lasts, and COMPLETE, FAIL or ABORT at its end.
 
-Place: the job's frame calls it; ``lake`` reads what the events say. Guarantee: nothing here raises or waits for more
+Place: the job's frame calls it; ``lake`` reads the events' datasets. Guarantee: nothing here raises or waits for more
 than a few seconds, whatever the lineage server, the lake or the database does. A process that is killed sends no end.
 """
 

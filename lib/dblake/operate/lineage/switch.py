@@ -1,7 +1,7 @@
 """Decide whether runs are reported, by the environment variables of OpenLineage's client.
 
-Place: in front of ``run``, which imports the client. Guarantee: without these variables nothing is imported, and a fault
-of the set-up is a warning, because no job depends on its lineage.
+Place: in front of ``run``, which imports the client. Guarantee: without these variables nothing is imported, and a
+client that is missing is a warning, because no job depends on its lineage.
 """
 
 from __future__ import annotations

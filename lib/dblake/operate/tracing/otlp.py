@@ -49,7 +49,7 @@ class _Trace:
 
 
 class _OtlpSpan:
-    """One span, in its trace."""
+    """One span of OpenTelemetry's, in its trace."""
 
     def __init__(self, span: trace.Span, of_trace: _Trace, *, is_root: bool) -> None:
         self.span, self.trace, self._is_root = span, of_trace, is_root
@@ -95,7 +95,7 @@ class _Exporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        self._inner.shutdown()
+        self._inner.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return self._inner.force_flush(timeout_millis)
@@ -127,7 +127,7 @@ class OtlpTracer:
         self._facts |= facts
 
     def begin(self, name: str, parent: Span | None) -> Span:
-        """Begin a span; see Tracer."""
+        """Begin a span inside another one, or outermost; see Tracer."""
         if parent is UNTRACED:
             return UNTRACED
         outer = parent if isinstance(parent, _OtlpSpan) else self._run_span()

@@ -100,8 +100,7 @@ class Delivery:
                     self._deliver(feed, batch)
                 return batch is not None
             events = sum(len(one.events) for one in batch)
-            facts = {"transactions": len(batch), "events": events, "position": str(batch[-1].position)}
-            with step("output.deliver", **facts):
+            with step("output.deliver", transactions=len(batch), events=events, position=str(batch[-1].position)):
                 self._deliver(feed, batch)
             return True
 

@@ -17,6 +17,7 @@ WITHOUT_EFFECT = {
     "base.core.failpoints": "inert outside tests",
     "base.core.intervals": "when progress is logged",
     "base.core.progress": "shows how far the work is",
+    "base.core.steps": "names steps for a tracer",
     "base.lake.batch_times": "notes batches in commits",
     "base.lake.files": "opens files",
     "base.lake.frontier": "finds state, which redecode does not read",
