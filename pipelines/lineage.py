@@ -16,7 +16,7 @@ _CATALOG_SECONDS = 600.0
 
 
 def open_lineage(config: Config, job: str, output: str | None, *, runs_on: bool) -> LineageRun:
-    """Return the run of a job that moves data, named after source and job; ``output`` is the option of ``subscribe``."""
+    """Return the run of a job that moves data, named after source, job and, for ``subscribe``, the output."""
     name = ".".join(["dblake", config.source.name, job, *([output] if output else [])])
     return LineageRun(name, read_flow_of(config, job, output), runs_on=runs_on)
 

@@ -2,8 +2,8 @@
 
 Place: between ``run`` and OpenLineage's client, which makes the transport from its own environment variables.
 Guarantee: a submission returns at once, and events are sent in order. A failed one is tried again after a pause that
-doubles; the first failure is a warning, once. At the end the job waits ``_END_SECONDS`` at most. Waiting events are few:
-a newer RUNNING replaces an older one.
+doubles; the first failure is a warning, once. At the end the job waits ``_END_SECONDS`` at most. Few events wait: a
+newer RUNNING replaces an older one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Waiting:
 
 
 class Emitter:
-    """Sends events by the client. ``interval`` seconds apart it submits what ``repeat`` returns."""
+    """Sends events by the client, from its own thread."""
 
     def __init__(self) -> None:
         # They log each failed attempt, with addresses; here the first one is a warning.
