@@ -6,7 +6,7 @@ from dblake.base.core.intervals import Interval
 from dblake.base.lake.layout import Paths
 from dblake.config import Config
 from dblake.operate.lineage.lake import LakeLineage, describe_sources
-from dblake.operate.lineage.model import Dataset, Flow, Name, ReadFlow
+from dblake.operate.lineage.model import Dataset, DatasetName, Flow, ReadFlow
 from dblake.operate.lineage.names import name_source_table, name_target
 from dblake.operate.lineage.run import LineageRun
 from dblake.serve.outputs.target import STDOUT, ConfiguredOutput, make_outputs
@@ -25,7 +25,7 @@ def read_flow_of(config: Config, job: str, output: str | None = None) -> ReadFlo
     """Return how to read what a job reads and writes."""
     source = config.source
 
-    def name_source(table: str) -> Name:
+    def name_source(table: str) -> DatasetName:
         return name_source_table(source.type, source.host, source.port, source.database, table)
 
     lake = LakeLineage(Paths(config.warehouse, source.name), name_source, config.mask.tables)
@@ -40,7 +40,7 @@ def read_flow_of(config: Config, job: str, output: str | None = None) -> ReadFlo
     def read_subscribe() -> Flow:
         target = make_outputs(config.outputs).get(output or STDOUT, ConfiguredOutput())
 
-        def name_delivered(table: str) -> Name:
+        def name_delivered(table: str) -> DatasetName:
             return name_target(target.kind, target.settings, source.name, output or STDOUT, table)
 
         return lake.subscribe(target.selection, None if target.kind == STDOUT else name_delivered)

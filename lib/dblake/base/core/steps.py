@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 Fact = str | int | float
 
 
-class Span(Protocol):
+class TracedStep(Protocol):
     """One step that is being traced."""
 
     def note(self, **facts: Fact) -> None:
@@ -36,7 +36,7 @@ class Span(Protocol):
 class Tracer(Protocol):
     """Records steps, in whatever threads they are."""
 
-    def begin(self, name: str, parent: Span | None) -> Span:
+    def begin(self, name: str, parent: TracedStep | None) -> TracedStep:
         """Return a step that begins now, inside ``parent``; outside every other step if that is None."""
         ...
 
@@ -51,10 +51,10 @@ class _Untraced:
     def end(self, error: BaseException | None) -> None: ...
 
 
-UNTRACED: Span = _Untraced()
+UNTRACED: TracedStep = _Untraced()
 """What a tracer returns for a step that it does not record."""
 _tracer: Tracer | None = None
-_current: ContextVar[Span | None] = ContextVar("dblake_step", default=None)
+_current: ContextVar[TracedStep | None] = ContextVar("dblake_step", default=None)
 
 
 def trace_to(tracer: Tracer | None) -> None:
@@ -64,7 +64,7 @@ def trace_to(tracer: Tracer | None) -> None:
 
 
 @contextmanager
-def step(name: str, **facts: Fact) -> Iterator[Span]:
+def step(name: str, **facts: Fact) -> Iterator[TracedStep]:
     """Trace the block as one step. ``name`` is ``package.work``, such as ``state.fold``."""
     if _tracer is None:
         yield UNTRACED

@@ -18,11 +18,11 @@ from dblake.base.lake.layout import Paths
 from dblake.base.lake.schemas import read_schemas
 from dblake.base.lake.tables import DeltaTable, find_table
 from dblake.operate.lineage.events import MAX_DATASETS
-from dblake.operate.lineage.model import Dataset, Flow, Name, Origin
+from dblake.operate.lineage.model import Dataset, DatasetName, Flow, Origin
 from dblake.operate.lineage.names import name_path
 from dblake.serve.consume.filters import Selection
 
-NameTable = Callable[[str], Name]
+NameTable = Callable[[str], DatasetName]
 """Returns the name of a source table, or of a target, for a qualified table name."""
 
 
@@ -57,7 +57,7 @@ class LakeLineage:
     def subscribe(self, selection: Selection, name_target: NameTable | None) -> Flow:
         """Return the flow of one output: events, and state for its bootstrap, to targets; to stdout without a name."""
         states = {table: one for table, one in self._states().items() if selection.has_table(table)}
-        targets: dict[Name, Dataset] = {}
+        targets: dict[DatasetName, Dataset] = {}
         schemas = {table: versions[-1].schema for table, versions in read_schemas(self._paths).items()}
         for table, state in states.items() if name_target else ():
             assert name_target is not None

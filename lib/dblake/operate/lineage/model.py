@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dblake.base.core.mask_rules import Rule
 
 
-class Name(NamedTuple):
+class DatasetName(NamedTuple):
     """A dataset's name by OpenLineage's conventions: ``namespace`` is the store, ``name`` the table or path in it."""
 
     namespace: str
@@ -23,7 +23,7 @@ class Name(NamedTuple):
 class Origin:
     """The column that a column is made from, and the rule that masked it on the way."""
 
-    dataset: Name
+    dataset: DatasetName
     column: str
     mask: Rule | None = None
 
@@ -35,7 +35,7 @@ class Dataset:
     ``version`` is a Delta table's. Without ``columns`` the dataset is named only.
     """
 
-    name: Name
+    name: DatasetName
     columns: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, Origin] = field(default_factory=dict)
     version: int | None = None

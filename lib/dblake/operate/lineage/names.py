@@ -22,19 +22,19 @@ from openlineage.client.naming.dataset import (
 )
 
 from dblake.base.core.names import split_qualified
-from dblake.operate.lineage.model import Name
+from dblake.operate.lineage.model import DatasetName
 
 _PORTS = {"postgresql": "5432", "mysql": "3306", "mariadb": "3306"}
 _KAFKA_PORT = "9092"
 
 
-def name_source_table(kind: str, host: str, port: int, database: str | None, table: str) -> Name:
+def name_source_table(kind: str, host: str, port: int, database: str | None, table: str) -> DatasetName:
     """Return the name of a table of a database; ``table`` is ``schema.table``, as everywhere."""
     schema, plain = split_qualified(table)
     return _database_table(kind, host, str(port), database or schema, schema, plain)
 
 
-def name_path(path: str) -> Name:
+def name_path(path: str) -> DatasetName:
     """Return the name of a file, or of a Delta table by its folder: a path or a URL."""
     url = urlsplit(path)
     inside = url.path.strip("/")
@@ -48,14 +48,14 @@ def name_path(path: str) -> Name:
     return name_address(path) if url.netloc else _name(LocalFileSystem(path))
 
 
-def name_address(address: str) -> Name:
+def name_address(address: str) -> DatasetName:
     """Return the name of what has an address: without user, password and query."""
     url = urlsplit(address)
     host = url.netloc.rpartition("@")[2]
-    return Name(urlunsplit((url.scheme, host, "", "", "")), url.path or "/")
+    return DatasetName(urlunsplit((url.scheme, host, "", "", "")), url.path or "/")
 
 
-def name_target(kind: str, settings: Mapping[str, Any], source: str, output: str, table: str) -> Name:
+def name_target(kind: str, settings: Mapping[str, Any], source: str, output: str, table: str) -> DatasetName:
     """Return the name of what an output of a type delivers a table's changes to."""
     schema, plain = split_qualified(table)
 
@@ -77,14 +77,14 @@ def name_target(kind: str, settings: Mapping[str, Any], source: str, output: str
         database, port = url.path.strip("/"), str(url.port or _PORTS[url.scheme])
         target_schema = settings["schema"] or ("public" if url.scheme == "postgresql" else database)
         return _database_table(url.scheme, url.hostname or "", port, database, target_schema, filled(settings["table"]))
-    return Name("dblake", f"{source}.{output}")
+    return DatasetName("dblake", f"{source}.{output}")
 
 
-def _database_table(kind: str, host: str, port: str, database: str, schema: str, table: str) -> Name:
+def _database_table(kind: str, host: str, port: str, database: str, schema: str, table: str) -> DatasetName:
     if kind in ("postgres", "postgresql"):
         return _name(Postgres(host, port, database, schema, table))
     return _name(MySQL(host, port, schema, table))
 
 
-def _name(naming: DatasetNaming) -> Name:
-    return Name(naming.get_namespace(), naming.get_name())
+def _name(naming: DatasetNaming) -> DatasetName:
+    return DatasetName(naming.get_namespace(), naming.get_name())

@@ -23,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from dblake import __version__
 from dblake.base.core.errors import DblakeError
-from dblake.base.core.steps import UNTRACED, Fact, Span
+from dblake.base.core.steps import UNTRACED, Fact, TracedStep
 
 _MAX_SPANS = 1000
 _FLUSH_SECONDS = 5.0
@@ -126,7 +126,7 @@ class OtlpTracer:
         """Set facts that the outermost span of each trace has."""
         self._facts |= facts
 
-    def begin(self, name: str, parent: Span | None) -> Span:
+    def begin(self, name: str, parent: TracedStep | None) -> TracedStep:
         """Begin a span inside another one, or outermost; see Tracer."""
         if parent is UNTRACED:
             return UNTRACED
