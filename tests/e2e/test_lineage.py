@@ -14,10 +14,11 @@ from uuid import UUID
 
 import pytest
 
-from tests.e2e.test_run import HOME, NO_JVM, Shop
+from tests.e2e.test_run import HOME, Shop
 from tests.support.openlineage import validate_event
 from tests.support.postgres import Database
 from tests.support.recorder import Recorder
+from tests.support.wheel import NO_JVM
 
 PARENT = "0197e3d4-7c60-7a3e-8b8f-0f6f3c1a2b3c"
 MASKS = {"public.t1": {"v": "hash"}, "public.t2": {"v": {"truncate": 3}}, "public.t3": {"v": "drop"}}

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.e2e.test_run import HOME, NO_JVM, Shop
+from tests.e2e.test_run import HOME, Shop
 from tests.support.postgres import Database
 from tests.support.recorder import Recorder
+from tests.support.wheel import NO_JVM
 
 Tree = dict[str, set[str]]
 
