@@ -142,11 +142,15 @@ class Landing:
         return not is_local(self._path)
 
     def _open(self) -> DeltaTable:
+        """Open the table, and create it if there is none."""
         try:
-            table = open_table(self._path)
+            return self._reopen()
         except TableNotFoundError:
             create_table(self._path, LANDING, _CONFIGURATION)
-            table = open_table(self._path)
+            return self._reopen()
+
+    def _reopen(self) -> DeltaTable:
+        table = open_table(self._path)
         self._opened_at = table.version()
         return table
 
@@ -199,7 +203,7 @@ class Landing:
 
     def _append(self, rows: pa.Table, reached: Reached, commit_id: str) -> None:
         if self._table.version() - self._opened_at >= COMMITS_PER_OPENING:
-            self._table = self._open()
+            self._table = self._reopen()
             self._require_unchanged(reached)
         properties = CommitProperties(
             custom_metadata={**reached.to_metadata(), COMMIT_ID: commit_id},
@@ -218,7 +222,7 @@ class Landing:
         Raises Fenced if another process's commit is there instead: opened again, the table would accept the next one.
         """
         try:
-            self._table = self._open()
+            self._table = self._reopen()
             newest = self._read_reached()
         except (DeltaError, OSError):
             raise _unavailable(reached, error) from error
@@ -259,4 +263,6 @@ def _reason(error: Exception) -> str:
     fault = storage_fault(error)
     if fault:
         return fault.reason
+    if isinstance(error, CommitFailedError):
+        return "another job changed the table at each attempt"
     return transient_reason(error) or "the storage failed; --verbose shows how"

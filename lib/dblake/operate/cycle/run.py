@@ -203,8 +203,8 @@ class Cycle:
     def _fold_again(self, ended: threading.Event) -> bool:
         """Fold what is new; return False if there was nothing."""
         result = CycleResult()
+        self.fold(result, ended)
         try:
-            self.fold(result, ended)
             require_success(result.tables)
         except DblakeError as error:
             if error.retryable:

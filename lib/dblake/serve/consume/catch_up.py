@@ -28,9 +28,11 @@ from dblake.serve.consume.cursor import Bootstrap, Cursor
 from dblake.serve.consume.event_rows import ROWS_AT_ONCE
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.key_set import KeySet
 from dblake.serve.consume.model import STATE, Event
 from dblake.serve.consume.row_images import RowImages
 from dblake.serve.consume.schemas import Schemas
+from dblake.serve.consume.start import find_unbuilt
 from dblake.serve.consume.state_rows import NewestState, StateRows, VersionRemoved
 from dblake.transform.state.fold import key_texts
 
@@ -74,12 +76,23 @@ class CatchUp:
     def plan(self, cursor: Cursor) -> Cursor | None:
         """Return the cursor of consolidated changes from ``cursor`` to state's frontier; None if events are replayed.
 
-        They are considered once, when a subscription is opened. Events are replayed if another incarnation has begun,
-        a table has no key or another one, or its state is behind.
+        They are considered once, by the first poll of a subscription that is not in a bootstrap. Events are replayed
+        if another incarnation has begun, a table has no key or another one, or its state is behind.
         """
-        if not self._is_open:
+        if not self._is_open or cursor.bootstrap is not None:
+            self._is_open = False
             return None
         self._is_open = False
+        following = self._plan(cursor)
+        if following is None:
+            self.finish()
+        return following
+
+    def finish(self) -> None:
+        """Forget the changed keys."""
+        self._read.clear()
+
+    def _plan(self, cursor: Cursor) -> Cursor | None:
         frontier = read_frontier(self._paths)
         if not self._can_reach(frontier, cursor):
             return None
@@ -89,6 +102,8 @@ class CatchUp:
         span = Bootstrap(position, frontier.batch, {}, since=cursor.position, since_batch=cursor.batch)
         changed = self._changed(span)
         if not changed or not changed.keys() <= frontier.versions.keys():
+            return None
+        if any(True for _ in find_unbuilt(self._paths, changed, self._events.run)):
             return None
         tables = {table: NewestState(self._paths, table) for table in sorted(changed)}
         if self._mode == "auto" and not _is_worthwhile(changed, tables):
@@ -146,7 +161,7 @@ class CatchUp:
         if changed is None:
             raise VersionRemoved(schema.table)
         rows = StateRows(self._paths, schema, span.versions[schema.table], span.position, self._selection,
-                         self._events, changed.keys)
+                         self._events, KeySet(changed.keys))
         return ConsolidatedRows(self._paths.source, schema, rows, changed, span.position)
 
 
@@ -177,7 +192,8 @@ class ConsolidatedRows:
             skip = max(skip - 1, 0)
         present = self.rows.read_keys()
         if skip < len(present):
-            yield from self.rows.read(skip)
+            for rows in self.rows.read(skip):
+                yield [self._as_update(row) if len(row.after or ()) < self._columns else row for row in rows]
         gone = np.flatnonzero(~pc.is_in(changed.keys, present).to_numpy(zero_copy_only=False))
         gone = gone[max(skip - len(present), 0):]
         images = RowImages(self.source, self.schema, (), self.position)
@@ -188,6 +204,16 @@ class ConsolidatedRows:
                 for key, lsn, seq in zip(changed.keys.take(pa.array(some)).to_pylist(), changed.lsn[some].tolist(),
                                          changed.seq[some].tolist(), strict=True)
             ]
+
+    @property
+    def _columns(self) -> int:
+        kept = self.rows.selection.columns_of(self.schema)
+        return len(self.schema.columns if kept is None else kept.intersection(self.schema.names))
+
+    @staticmethod
+    def _as_update(row: Event) -> Event:
+        """Return a row of which state does not know all columns: a consumer may have the others."""
+        return replace(row, op=Op.UPDATE)
 
     def _event(self, op: Op, lsn: int, seq: int, parts: tuple[str, ...] | None) -> Event:
         schema, at = self.schema, Position(self.position.incarnation, lsn, seq)

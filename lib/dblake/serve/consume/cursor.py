@@ -15,7 +15,8 @@ from dblake.base.core.errors import ConfigError
 from dblake.base.core.position import Position
 
 BEGINNING = Position(1, 0, 0)
-_VERSION = 1
+_VERSION, _VERSION_WITH_SPANS = 1, 2
+"""An earlier version takes consolidated changes for a bootstrap, and so must reject a checkpoint that has some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Cursor:
 
 def write_checkpoint(cursors: Mapping[str, Cursor], selection: str) -> str:
     """Return cursors by source as text; ``selection`` identifies the filter that they belong to."""
-    document = {"version": _VERSION, "filter": selection, "sources": {
+    has_span = any(one.bootstrap is not None and one.bootstrap.since is not None for one in cursors.values())
+    document = {"version": _VERSION_WITH_SPANS if has_span else _VERSION, "filter": selection, "sources": {
         name: _as_json(cursor) for name, cursor in cursors.items()
     }}
     return json.dumps(document, separators=(",", ":"))
@@ -108,7 +110,7 @@ def _parse(text: str, where: str) -> tuple[str, dict[str, Cursor]]:
         raise ConfigError(
             f"the checkpoint in {where} cannot be parsed", next_step="restore it, or delete it to begin again"
         ) from None
-    if version != _VERSION:
+    if version not in (_VERSION, _VERSION_WITH_SPANS):
         raise ConfigError(
             f"the checkpoint in {where} has the unknown version {version}", next_step="run the dblake that wrote it"
         )

@@ -26,6 +26,7 @@ from dblake.base.lake.tables import list_files, open_table
 from dblake.serve.consume.event_rows import ROWS_AT_ONCE
 from dblake.serve.consume.event_table import EventTable
 from dblake.serve.consume.filters import Selection
+from dblake.serve.consume.key_set import KeySet
 from dblake.serve.consume.model import Event
 from dblake.serve.consume.partition import Partition
 from dblake.serve.consume.row_images import OWN_COLUMNS, RowImages, Texts, has_items
@@ -68,7 +69,7 @@ class StateRows:
     position: Position
     selection: Selection
     events: EventTable
-    keys: pa.Array | None = None
+    keys: KeySet | None = None
     """The keys whose rows are read, as texts of ``_key``; None for all."""
 
     def __post_init__(self) -> None:
@@ -134,7 +135,7 @@ class StateRows:
         if partition is not None:
             wanted &= self._in_partition(partition, rows)
         if self.keys is not None:
-            wanted &= pc.is_in(rows["_key"], self.keys).to_numpy()
+            wanted &= self.keys.find(rows["_key"])
         return rows if wanted.all() else rows.filter(pa.array(wanted))
 
     def _in_partition(self, partition: Partition, rows: pa.Table) -> np.ndarray:

@@ -89,8 +89,7 @@ class SourceStream:
         else:
             yield from self._find_discontinuity(cursor)
         cursor = self.cursor or cursor
-        if cursor.bootstrap is None:
-            cursor = self._advance(self._catch_up.plan(cursor) or cursor)
+        cursor = self._advance(self._catch_up.plan(cursor) or cursor)
         if cursor.bootstrap is not None:
             yield from self._bootstrap(cursor)
             self.events.refresh()
@@ -211,6 +210,8 @@ class SourceStream:
         details: dict[str, Any] = {"tables": sorted(bootstrap.versions)}
         if bootstrap.since is not None:
             kind = _CONSOLIDATED[kind]
+            if kind is ControlKind.CONSOLIDATED_FINISHED:
+                self._catch_up.finish()
             details["since"] = str(bootstrap.since)
         return self._control(kind, cursor, bootstrap=bootstrap.id, **details)
 

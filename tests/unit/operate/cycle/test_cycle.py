@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from dblake.base.core.errors import CatalogUnavailable, Fenced, StateError
+from dblake.base.core.errors import CatalogUnavailable, ConfigError, Fenced, StateError
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.core.secret import Reference
@@ -338,6 +338,18 @@ def test_fold_thread_folds_again_after_windows_alone(paths: Paths) -> None:
         fold(threading.Event())
         folds.append(cycle.folds)
     assert folds == [1, 2, 2, 3, 3], "and a fold without work delays no later one"
+
+
+def test_fold_thread_that_cannot_fold_ends_the_run(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of a table is logged where it occurs; one of the whole fold is not."""
+    cycle = CountingCycle(paths, interval=0)
+
+    def fail(*_: object) -> None:
+        raise ConfigError("there is no Java")
+
+    monkeypatch.setattr(cycle, "fold", fail)
+    with pytest.raises(ConfigError, match="no Java"):
+        cycle._fold_changes()(threading.Event())
 
 
 def test_state_folds_again_after_windows_alone(paths: Paths) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -13,11 +14,14 @@ import pytest
 from dblake.base.core.op import Op
 from dblake.base.lake.log import Application, record_batch
 from dblake.serve.consume import catch_up, state_rows
+from dblake.serve.consume.cursor import read_cursor
 from dblake.serve.consume.filters import Selection
 from dblake.serve.consume.model import ControlKind, Transaction
 from dblake.serve.consume.partition import Partition
 from tests.support.consumers import LEFT, TABLES, Shop, folded_shop
 from tests.support.effort import seeds
+from tests.support.schemas import table_schema
+from tests.unit.serve.consume.test_discontinuities import read, replace_events
 
 STARTED, FINISHED = ControlKind.CONSOLIDATED_STARTED, ControlKind.CONSOLIDATED_FINISHED
 
@@ -172,6 +176,62 @@ def test_catch_up_replays_events_beyond_a_gap(tmp_path: Path) -> None:
     fall_behind(shop, 20)
     copy.follow(shop, catch_up="consolidated")
     assert copy.controls[-1] is ControlKind.INCARNATION and STARTED not in copy.controls
+
+
+def test_catch_up_replays_events_until_redecoded_state_is_rebuilt(tmp_path: Path) -> None:
+    shop, copy = folded_shop(tmp_path, 15), Copy()
+    copy.follow(shop)
+    last = read_cursor(copy.checkpoint, "shop", "memory")
+    fall_behind(shop, 20)
+    assert last is not None
+    replace_events(shop, 1, last.batch + 1, different=1)
+    copy.follow(shop, catch_up="consolidated")
+    assert STARTED not in copy.controls and copy.sorted() == source(shop)
+
+
+def test_catch_up_of_following_subscription_replays_events(tmp_path: Path) -> None:
+    shop = folded_shop(tmp_path, 15)
+    with shop.subscribe(catch_up="consolidated") as subscription:
+        copy = Copy()
+        for transaction in subscription.poll():
+            copy.apply(transaction)
+        fall_behind(shop, 20)
+        for transaction in subscription.poll():
+            copy.apply(transaction)
+    assert copy.controls.count(ControlKind.BOOTSTRAP_FINISHED) == 1 and STARTED not in copy.controls
+    assert copy.sorted() == source(shop)
+
+
+def test_checkpoint_inside_consolidated_changes_has_version_of_its_own(tmp_path: Path) -> None:
+    """An earlier version would take it for a bootstrap's, and rejects it by its number."""
+    shop, copy = folded_shop(tmp_path, 15), Copy()
+    copy.follow(shop)
+    fall_behind(shop, 20)
+    copy.follow(shop, until=1, catch_up="consolidated")
+    assert copy.controls[-1] is STARTED and json.loads(copy.checkpoint)["version"] == 2
+    copy.follow(shop)
+    assert copy.controls[-1] is FINISHED and json.loads(copy.checkpoint)["version"] == 1
+    assert copy.sorted() == source(shop)
+
+
+def test_catch_up_of_row_with_unknown_columns_is_an_update(tmp_path: Path) -> None:
+    wide = table_schema("public.wide", "id integer key", "n integer", "body text")
+    shop = Shop(tmp_path)
+    shop.backend.create(wide, toasted=["body"])
+    with shop.backend.begin() as transaction:
+        transaction.insert(wide.table, {"id": "1", "n": "1", "body": "b" * 9000})
+    shop.backend.advance_slot()
+    shop.land(*TABLES)
+    shop.reconcile()
+    shop.fold()
+    start = read(shop)[-1].checkpoint
+    with shop.backend.begin() as transaction:
+        transaction.update(wide.table, {"id": "1"}, {"n": "2"})
+    shop.land()
+    shop.reconcile()
+    shop.fold()
+    found = [event for one in read(shop, checkpoint=start, catch_up="consolidated") for event in one.events]
+    assert [(event.op, event.after) for event in found if event.table == wide.table] == [("u", {"id": "1", "n": "2"})]
 
 
 def test_catch_up_after_events_expired_begins_with_bootstrap(tmp_path: Path) -> None:

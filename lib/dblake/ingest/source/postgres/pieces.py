@@ -131,7 +131,10 @@ class PieceBuilder:
             end = end if self._undecided is None else self._undecided
         elif transaction is not None:
             end = self._open_start
-            later = [mark for mark in watermarks if mark.position.lsn == transaction.lsn]
+        if transaction is not None:
+            # What is read again after this piece is not in it: a message, or the undecided row.
+            of_open = [mark for mark in watermarks if mark.position.lsn == transaction.lsn]
+            later = [mark for mark in of_open if landed is None or mark.position > landed]
             watermarks = watermarks[: len(watermarks) - len(later)]
         if self.committed is not None:
             self._token = lsn_text(pgoutput.parse_commit_end(self.committed))
