@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import dblake.transform.reconcile.join_choice
 import dblake.transform.reconcile.spark_keys
 from dblake.base.lake.layout import Paths
 from dblake.transform.reconcile.stream import reconcile_once
@@ -107,7 +108,7 @@ def test_reconcile_random_histories_match_model(
     compared_rows: int,
 ) -> None:
     """Both joins of keys, by Spark and in this process, follow the model; Spark's evicted keys pass through files."""
-    monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_COMPARED_ROWS", compared_rows)
+    monkeypatch.setattr(dblake.transform.reconcile.join_choice, "_COMPARED_ROWS", compared_rows)
     monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_BROADCAST_MAX_KEYS", 0)
     moved = MOVED_SEEDS if len(seeds) < HISTORIES else seeds
     histories = [*(("h", seed) for seed in seeds), *product(("toast", "minimal"), moved)]
@@ -128,7 +129,7 @@ def test_reconcile_histories_of_promoted_servers_match_model(
     compared_rows: int,
 ) -> None:
     """The log moves while dumps are under way: positions begin again, and windows that were open are discarded."""
-    monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_COMPARED_ROWS", compared_rows)
+    monkeypatch.setattr(dblake.transform.reconcile.join_choice, "_COMPARED_ROWS", compared_rows)
     require_equal(spark, tmp_path, [("promoted", seed) for seed in seeds], max_bytes)
 
 

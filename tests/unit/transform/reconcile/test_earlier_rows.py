@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import dblake.transform.reconcile.spark_keys
+import dblake.transform.reconcile.join_choice
 from dblake.base.core.position import Position
 from dblake.base.core.schema import Column, TableSchema
 from dblake.base.lake.layout import Paths
@@ -103,7 +103,7 @@ def test_chunk_of_another_time_does_not_count_as_return(tmp_path: Path, low: int
 
 
 def test_many_keys_are_compared_by_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dblake.transform.reconcile.spark_keys, "_COMPARED_ROWS", 1)
+    monkeypatch.setattr(dblake.transform.reconcile.join_choice, "_COMPARED_ROWS", 1)
     with pytest.raises(_NeedsSpark):
         reconcile(tmp_path, [put(1, 10)], dump(2, 20))
 
