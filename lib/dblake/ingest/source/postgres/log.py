@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import time
+from contextlib import ExitStack
 
 import psycopg2
 from psycopg2.extensions import connection, cursor
@@ -59,8 +60,14 @@ class PgLogStream:
         self._replay = Replay(self.start, tables) if resume and not settings.has_watermark_table else None
         self._held = HeldHeartbeats()
         self._guard = TimelineGuard(settings) if settings.primary else None
-        self._connection = connect_replication(settings)
-        self._start(slot.confirmed if self._replay else slot.token)
+        with ExitStack() as undo:
+            # Retries would leave WAL senders of the server behind.
+            if self._guard:
+                undo.callback(self._guard.close)
+            self._connection = connect_replication(settings)
+            undo.callback(self._connection.close)
+            self._start(slot.confirmed if self._replay else slot.token)
+            undo.pop_all()
 
     def _start(self, token: str) -> None:
         # psycopg2 confirms more than it was given: once the confirmed LSN covers the last message's LSN, a keepalive
