@@ -71,9 +71,10 @@ def start(
         queued = start_all(config, priority=priority, removes=remove)
     else:
         queued = start_tables(config, tables, keys, priority=priority, removes=remove)
-    click.echo(json.dumps(asdict(queued)) if as_json else queued.id)
     for table in queued.skipped:
         click.echo(f"skipped: {table} has no primary key", err=True)
+    # The id is last: Airflow takes the last line of both streams as the task's result.
+    click.echo(json.dumps(asdict(queued)) if as_json else queued.id)
     if wait:
         _wait(config, queued.id, None if keys else estimate_rows(config, queued))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,7 @@ from airflow.sdk import DAG, Param, chain
 
 from dblake.config import Scheduled, load_airflow
 from dblake_airflow.operators import JobOperator, RunOperator
-from dblake_airflow.tasks import RUN, command_line, delivery, pool_of, scheduled_jobs
-
-# Any past date: catchup is off, the next run does the work of missed ones.
-_START_DATE = datetime(2026, 1, 1, tzinfo=UTC)
+from dblake_airflow.tasks import RUN, START_DATE, command_line, delivery, pool_of, scheduled_jobs
 
 _DUMP_OPTIONS = (
     "{% for table in params.tables %} --table {{ table | shell }}{% else %} --all{% endfor %}"
@@ -86,7 +83,7 @@ def _dag_id(source: str) -> str:
 def _build_pipeline(jobs: _Jobs, scheduled: Scheduled, arguments: dict[str, Any]) -> DAG:
     source, settings = scheduled.source.name, scheduled.airflow
     with DAG(
-        _dag_id(source), schedule=settings.schedule, start_date=_START_DATE, catchup=False, max_active_runs=1,
+        _dag_id(source), schedule=settings.schedule, start_date=START_DATE, catchup=False, max_active_runs=1,
         default_args=arguments, tags=["dblake"], description=f"Source {source}: log to state tables",
     ) as dag:
         tasks: list[JobOperator] = []
@@ -111,7 +108,7 @@ def _build_pipeline(jobs: _Jobs, scheduled: Scheduled, arguments: dict[str, Any]
 
 def _build_verify(jobs: _Jobs, source: str, schedule: str, arguments: dict[str, Any]) -> DAG:
     with DAG(
-        f"{_dag_id(source)}_verify", schedule=schedule, start_date=_START_DATE, catchup=False, max_active_runs=1,
+        f"{_dag_id(source)}_verify", schedule=schedule, start_date=START_DATE, catchup=False, max_active_runs=1,
         default_args=arguments, tags=["dblake"], description=f"Source {source}: compare state with the source",
     ) as dag:
         jobs.task("verify", jobs.line("verify", "--wait"))

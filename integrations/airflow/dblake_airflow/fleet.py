@@ -7,15 +7,14 @@ own chain of tasks, so one that fails holds up no other one; a new file is part 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import DAG, chain, task, task_group
+from airflow.sdk.exceptions import AirflowFailException
 
 from dblake_airflow.operators import JobOperator, RunOperator
-from dblake_airflow.tasks import CAPTURE, JOBS, find_configurations
+from dblake_airflow.tasks import CAPTURE, JOBS, START_DATE, find_configurations
 
-_START_DATE = datetime(2026, 1, 1, tzinfo=UTC)
 _INDEX = "{{ task.conf.rpartition('/')[2] }}"
 
 
@@ -28,13 +27,15 @@ def fleet_from(
     ``schedule`` and ``default_args`` are Airflow's: the files' sections ``airflow`` apply to ``dags_from``.
     """
     with DAG(
-        dag_id, schedule=schedule, start_date=_START_DATE, catchup=False, max_active_runs=1,
+        dag_id, schedule=schedule, start_date=START_DATE, catchup=False, max_active_runs=1,
         default_args=dict(default_args or {}), tags=["dblake"], description="All sources: log to state tables",
     ) as dag:
 
         @task(task_id="sources")  # type: ignore[untyped-decorator]
         def list_sources() -> list[str]:
-            return find_configurations(patterns)
+            if found := find_configurations(patterns):
+                return found
+            raise AirflowFailException(f"no file matches {', '.join(patterns)}; correct the patterns")
 
         @task_group(group_id="source")  # type: ignore[untyped-decorator]
         def replicate(conf: str) -> None:

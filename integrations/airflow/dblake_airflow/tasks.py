@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import shlex
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from dblake.config import AirflowConfig
@@ -16,6 +17,8 @@ _SCRIPT = Path(__file__).parents[3] / "spark-submit.sh"
 COMMAND = str(_SCRIPT) if _SCRIPT.is_file() else "dblake"
 """What runs a job by default: the script of the checkout that this file is part of, else the installed command."""
 
+START_DATE = datetime(2026, 1, 1, tzinfo=UTC)
+"""Any past date: catchup is off, the next run does the work of missed ones."""
 CAPTURE = "capture"
 RUN = "run"
 JOBS: Mapping[str, tuple[str, ...]] = {

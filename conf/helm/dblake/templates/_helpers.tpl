@@ -1,11 +1,12 @@
 {{- define "dblake.labels" -}}
 app.kubernetes.io/name: dblake
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{/* With `-capture` and the hash of a revision, or `-run` and a Job's time, a label has room for 63 characters. */}}
 {{- define "dblake.name" -}}
-{{ printf "%s-dblake" .Release.Name | trunc 52 | trimSuffix "-" }}
+{{ printf "%s-dblake" .Release.Name | trunc 44 | trimSuffix "-" }}
 {{- end }}
 
 {{/* What every container has: the configuration, the secrets by reference, and folders to write to. */}}
@@ -15,11 +16,14 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
-{{- with .Values.secrets }}
+{{- if or .Values.secrets .Values.env }}
 env:
-{{- range . }}
+{{- range .Values.secrets }}
   - name: {{ .name }}
     valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key }}}}
+{{- end }}
+{{- range $name, $value := .Values.env }}
+  - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end }}
 volumeMounts:

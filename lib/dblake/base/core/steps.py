@@ -8,7 +8,7 @@ are counts, bytes, positions, and names of tables, chunks and outputs: never row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
@@ -80,7 +80,10 @@ def step(name: str, **facts: Fact) -> Iterator[TracedStep]:
     else:
         span.end(None)
     finally:
-        _current.reset(outer)
+        # A generator with a step inside may be closed in another context, by another thread or the garbage collector:
+        # that context never had the step.
+        with suppress(ValueError):
+            _current.reset(outer)
 
 
 def in_step(function: Callable[[Item], Result]) -> Callable[[Item], Result]:

@@ -47,6 +47,11 @@ class _Trace:
             self.dropped += not has_room
         return has_room
 
+    def give_back(self) -> None:
+        """Return the place of a span that is not exported."""
+        with self._lock:
+            self.spans -= 1
+
 
 class _OtlpSpan:
     """One span of OpenTelemetry's, in its trace."""
@@ -63,6 +68,7 @@ class _OtlpSpan:
 
     def end(self, error: BaseException | None) -> None:
         if self._is_dropped and error is None:
+            self.trace.give_back()
             return  # a span that never ends is never exported
         if isinstance(error, Exception):
             # A message of ours holds no values; that of another exception might.

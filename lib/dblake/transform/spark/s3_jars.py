@@ -7,6 +7,7 @@ environment, so that later starts download and compile nothing. Guarantee: a fol
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -34,6 +35,7 @@ _SPARK_HAS = (
 """What Spark brings, and what S3A runs without."""
 _SOURCE = Path(__file__).with_name("S3LogStore.scala")
 _INSTALL_SECONDS = 1800
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def s3_jars() -> list[str]:
@@ -47,7 +49,9 @@ def s3_jars() -> list[str]:
             with _locked(folder):
                 if not _is_complete(folder):
                     _install(folder)
-        except PermissionError as error:
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
             raise ConfigError(
                 f"the jars for S3 are missing, and {sys.prefix} is not writable: {error.strerror}",
                 next_step="run ./spark-submit.sh setup --s3 as the environment's owner",

@@ -151,11 +151,12 @@ def _kept_handlers() -> Iterator[None]:
 def end_jvm() -> None:
     """End the JVM that this process has started, within seconds; without a word of it about what that breaks off."""
     pyspark = sys.modules.get("pyspark")
-    gateway = pyspark.SparkContext._gateway if pyspark else None
+    # Another thread may be importing PySpark: its attributes are there later than the module.
+    gateway = getattr(getattr(pyspark, "SparkContext", None), "_gateway", None)
     process = getattr(gateway, "proc", None)
     if process is None:
         return
-    context = pyspark.SparkContext._active_spark_context if pyspark else None
+    context = _active_context()
     if context is not None:
         # Its connection to the JVM breaks, which it would report with a traceback.
         if server := context._accumulatorServer:
@@ -173,19 +174,22 @@ def _silence(context: SparkContext) -> None:
 
 def spark_errors() -> tuple[type[Exception], ...]:
     """Return the class of Spark's errors, for ``except``; none while nothing has imported PySpark."""
-    errors = sys.modules.get("pyspark.errors")
-    return (errors.PySparkException,) if errors else ()
+    error = getattr(sys.modules.get("pyspark.errors"), "PySparkException", None)
+    return (error,) if error else ()
 
 
 def cancel_jobs() -> None:
     """Cancel all Spark jobs of this process."""
-    pyspark = sys.modules.get("pyspark")
-    context = pyspark.SparkContext._active_spark_context if pyspark else None
+    context = _active_context()
     if context is not None:
         context.cancelAllJobs()
 
 
 def is_running() -> bool:
     """Return True if this process has started Spark."""
-    pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+    return _active_context() is not None
+
+
+def _active_context() -> SparkContext | None:
+    """Return this process's SparkContext; None also while another thread is importing PySpark."""
+    return getattr(getattr(sys.modules.get("pyspark"), "SparkContext", None), "_active_spark_context", None)
