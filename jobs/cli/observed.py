@@ -6,19 +6,26 @@ switch one on, nothing of it is imported; nothing here changes a job's result or
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dblake.base.core.steps import trace_to
 from dblake.config import Config
 from dblake.operate.lineage.switch import has_client, is_reported
 from dblake.operate.tracing.switch import open_tracer
 
+if TYPE_CHECKING:
+    from dblake.operate.lineage.run import LineageRun
+
 _MOVING = ("capture", "reconcile", "state", "run", "subscribe")
 """The jobs that move data, and so have lineage."""
 _TRACED = (*_MOVING, "check", "maintain")
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -29,11 +36,7 @@ def observed(config: Config, job: str, options: Mapping[str, Any], is_stopped: C
         yield
         return
     runs_on = _runs_on(job, options)
-    lineage = None
-    if job in _MOVING and is_reported(os.environ) and has_client():
-        from pipelines.lineage import open_lineage
-
-        lineage = open_lineage(config, job, options.get("name"), runs_on=runs_on)
+    lineage = _open_lineage(config, job, options, runs_on=runs_on)
     tracer = open_tracer(job, os.environ, runs_on=runs_on)
     if tracer:
         tracer.note(source=config.source.name, **({"run": lineage.id} if lineage else {}))
@@ -47,11 +50,34 @@ def observed(config: Config, job: str, options: Mapping[str, Any], is_stopped: C
         failure = error
         raise
     finally:
-        if tracer:
+        # Side by side: each may wait as long as a job that is stopped has.
+        closing = threading.Thread(target=tracer.close, args=(failure,), daemon=True) if tracer else None
+        if closing:
             trace_to(None)
-            tracer.close(failure)
+            closing.start()
         if lineage:
             lineage.end(failure, is_stopped=is_stopped())
+        if closing:
+            closing.join()
+
+
+def _open_lineage(config: Config, job: str, options: Mapping[str, Any], *, runs_on: bool) -> LineageRun | None:
+    """Return the lineage of a job's run; None if it is not reported, or cannot be, which is a warning."""
+    if not _moves(job, options) or not is_reported(os.environ) or not has_client():
+        return None
+    try:
+        from pipelines.lineage import open_lineage
+
+        return open_lineage(config, job, options.get("name"), runs_on=runs_on)
+    except Exception as error:  # noqa: BLE001 - no job depends on its lineage, whatever the client raises
+        logger.warning("no lineage: its set-up fails (%s). Next: correct the OPENLINEAGE_ variables, or the package",
+                       type(error).__name__)
+        return None
+
+
+def _moves(job: str, options: Mapping[str, Any]) -> bool:
+    """Return True for a job that moves data; ``reconcile --compare`` writes nothing."""
+    return job in _MOVING and not options.get("compare")
 
 
 def _runs_on(job: str, options: Mapping[str, Any]) -> bool:

@@ -61,7 +61,7 @@ class Emitter:
             self._changed.notify_all()
         self._thread.join(_END_SECONDS)
         if self._thread.is_alive():
-            self._warn(TimeoutError())
+            self._warn(f"not all sent within {_END_SECONDS:g} s of the end")
 
     def _run(self) -> None:
         client: Any = None
@@ -77,7 +77,7 @@ class Emitter:
                 client = client or OpenLineageClient()
                 client.emit(first.make())
             except Exception as error:  # noqa: BLE001 - lineage must not end a job, whatever a transport raises
-                self._warn(error)
+                self._warn(f"not delivered ({_describe(error)})")
                 if self._is_ended:
                     return
                 time.sleep(pause)
@@ -88,12 +88,14 @@ class Emitter:
                 if self._waiting and self._waiting[0] is first:
                     self._waiting.pop(0)
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, what: str) -> None:
         if self._has_warned:
             return
         self._has_warned = True
-        response = getattr(error, "response", None)
-        status = f", status {response.status_code}" if response is not None else ""
-        # Not its text, which may hold an address with a secret.
-        logger.warning("OpenLineage events are not delivered (%s%s); the job continues. Next: correct OPENLINEAGE_URL, "
-                       "or the server", type(error).__name__, status)
+        logger.warning("OpenLineage events are %s; the job continues. Next: correct OPENLINEAGE_URL, or the server", what)
+
+
+def _describe(error: Exception) -> str:
+    """Return the class and the HTTP status: not the text, which may hold an address with a secret."""
+    response = getattr(error, "response", None)
+    return type(error).__name__ + (f", status {response.status_code}" if response is not None else "")

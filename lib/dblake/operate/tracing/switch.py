@@ -43,12 +43,9 @@ def open_tracer(job: str, environment: Mapping[str, str], *, runs_on: bool) -> O
         from dblake.operate.tracing.otlp import OtlpTracer
 
         return OtlpTracer(job, environment.get("TRACEPARENT"), runs_on=runs_on)
-    except ImportError as error:
-        named = missing_extra(error)
-        if named is None:
-            raise
-        logger.warning("no traces: %s", named)
-    except ValueError as error:
-        # Of a variable whose value the SDK cannot read; it may be a header's, which is a secret.
-        logger.warning("no traces: an OTEL_ variable is invalid (%s). Next: correct it", type(error).__name__)
+    except Exception as error:  # noqa: BLE001 - no job depends on its traces, whatever the SDK raises
+        named = missing_extra(error) if isinstance(error, ImportError) else None
+        # Its text may hold the value of a variable, such as a header, which is a secret.
+        fault = f"their set-up fails ({type(error).__name__}). Next: correct the OTEL_ variables, or the packages"
+        logger.warning("no traces: %s", named or fault)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -97,3 +98,38 @@ def test_step_that_is_dropped_is_not_exported(monkeypatch: pytest.MonkeyPatch) -
             span.drop()
 
     assert trace(monkeypatch, work, runs_on=True) == []
+
+
+def test_dropped_steps_take_no_place_in_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        for _ in range(1500):
+            with step("idle") as span:
+                span.drop()
+        with step("busy"):
+            pass
+
+    assert {span.name for span in trace(monkeypatch, work)} == {"dblake run", "busy"}
+
+
+def test_step_of_generator_that_another_thread_closes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> Iterator[int]:
+        with step("read"):
+            yield 1
+
+    def work() -> None:
+        reading = read()
+        next(reading)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(reading.close).result()  # type: ignore[attr-defined]
+
+    assert [span.name for span in trace(monkeypatch, work, runs_on=True)] == ["read"]
+
+
+def test_setup_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER": "nope",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert open_tracer("run", variables, runs_on=False) is None
+    assert "no traces: their set-up fails (RuntimeError)" in caplog.text and "nope" not in caplog.text
