@@ -16,6 +16,7 @@ import pytest
 import dblake
 from tests.e2e.test_airflow import airflow_venv, environment, query_airflow
 from tests.e2e.test_quickstart import HOME
+from tests.support.wheel import build_wheel, pack_wheel
 
 # Airflow's environment may have to be installed first.
 pytestmark = pytest.mark.timeout(900)
@@ -85,6 +86,33 @@ for name, condition in json.loads(sys.argv[1]).items():
         results[name] = "waits"
 print(json.dumps(results))
 """
+_CANCELLED = """
+import asyncio, json, os
+from dblake_airflow.triggers import StatusTrigger
+async def cancel():
+    waiting = asyncio.ensure_future(anext(StatusTrigger("north.yaml", {"dump": "d1"}, 1, {}, "./dblake").run()))
+    while not os.path.exists("children"):
+        await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+asyncio.run(cancel())
+[child] = open("children").read().split()
+try:
+    state = open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[0]
+except OSError:
+    state = "Z"
+print(json.dumps(state))
+"""
+_NO_SOURCES = """
+import json
+from airflow.sdk.exceptions import AirflowFailException
+from dblake_airflow.fleet import fleet_from
+sources = fleet_from("fleet", "/nonexistent/*.yaml", schedule=None).get_task("sources")
+try:
+    print(json.dumps(sources.python_callable()))
+except AirflowFailException as error:
+    print(json.dumps(str(error)))
+"""
 
 
 class Packaged:
@@ -135,16 +163,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     shutil.copytree(HOME / "integrations/airflow", folder / "airflow", ignore=ignored)
-    for name in ("lib", "jobs", "pipelines", "conf"):
-        shutil.copytree(HOME / name, folder / "dblake" / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(HOME / name, folder / "dblake" / name)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    for name in ("airflow", "dblake"):
-        subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", str(folder), str(folder / name)], check=True)
+    built = [pack_wheel(folder / "airflow"), build_wheel(folder / "dblake")]
     target = folder / "site"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     install = [*pip, "install", "--quiet", "--no-deps", "--target", str(target)]
-    subprocess.run([*install, *map(str, folder.glob("*.whl"))], check=True)
+    subprocess.run([*install, *map(str, built)], check=True)
     return target
 
 
@@ -189,6 +212,17 @@ def test_trigger_fires_for_its_condition(packaged: Packaged) -> None:
     assert packaged.python(_TRIGGER, json.dumps({"dumped": {"dump": "d1"}})) == {
         "dumped": {"error": "dump d1 has ended without public.t: failed"},
     }
+
+
+def test_trigger_that_is_cancelled_ends_its_status(packaged: Packaged) -> None:
+    """The processes that the command has started end as well."""
+    job = "#!/bin/bash\nsleep 60 &\necho $! > started && mv started children\nwait\n"
+    (packaged.folder / "dblake").write_text(job)
+    assert packaged.python(_CANCELLED) == "Z"
+
+
+def test_fleet_without_a_source_fails(packaged: Packaged) -> None:
+    assert packaged.python(_NO_SOURCES) == "no file matches /nonexistent/*.yaml; correct the patterns"
 
 
 @pytest.mark.slow

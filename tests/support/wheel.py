@@ -46,6 +46,11 @@ def build_wheel(folder: Path) -> Path:
         shutil.copytree(HOME / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(HOME / name, folder / name)
+    return pack_wheel(folder)
+
+
+def pack_wheel(folder: Path) -> Path:
+    """Build the wheel of the project in a folder, in that folder."""
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(folder)], check=True,
     )

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from dblake_airflow.conditions import Condition, WaitFailed, is_met
-from dblake_airflow.status import read_status
+from dblake_airflow.status import await_status
 
 
 class StatusTrigger(BaseTrigger):
@@ -33,10 +33,10 @@ class StatusTrigger(BaseTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Read ``status`` every so many seconds, in a thread; a reading that may succeed later is no end."""
+        """Read ``status`` every so many seconds; a reading that may succeed later is no end."""
         while True:
             try:
-                document = await asyncio.to_thread(read_status, self.conf, os.environ | self.env, self.command)
+                document = await await_status(self.conf, os.environ | self.env, self.command)
                 if is_met(self.condition, document):
                     yield TriggerEvent({"error": None})
                     return

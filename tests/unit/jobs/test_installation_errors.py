@@ -5,6 +5,7 @@ The commands are real; programs of the network are stubs that fail.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -85,6 +86,18 @@ def test_jars_for_s3_that_are_unreachable_are_named(tmp_path: Path, monkeypatch:
         s3_jars.s3_jars()
     assert "SPARK_SUBMIT_OPTS" in caught.value.next_step
     assert not (tmp_path / "jars-s3").exists()
+
+
+def test_jars_for_s3_in_read_only_environment_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an image whose root is read-only: the kernel's error is EROFS, which is no PermissionError."""
+
+    def refuse(_: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(s3_jars, "_locked", refuse)
+    with pytest.raises(ConfigError, match="is not writable: Read-only file system"):
+        s3_jars.s3_jars()
 
 
 @pytest.mark.skipif(not os.path.isdir("/sys"), reason="no folder that every user is denied")

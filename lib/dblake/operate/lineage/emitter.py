@@ -92,7 +92,8 @@ class Emitter:
         if self._has_warned:
             return
         self._has_warned = True
-        logger.warning("OpenLineage events are %s; the job continues. Next: correct OPENLINEAGE_URL, or the server", what)
+        logger.warning("OpenLineage events are %s; the job continues. Next: correct OPENLINEAGE_URL, or the server",
+                       what)
 
 
 def _describe(error: Exception) -> str:

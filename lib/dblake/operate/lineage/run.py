@@ -107,11 +107,11 @@ class LineageRun:
             self._changed.wait_for(lambda: not self._is_reading or self._has_ended())
 
     def _read(self) -> None:
-        known = self._known
+        flow = self._known
         try:
-            known = self._read_flow()
+            flow = self._read_flow()
         except Exception as fault:  # noqa: BLE001 - a lake that cannot be read now is the job's to report
             logger.debug("lineage: datasets cannot be read: %s", type(fault).__name__)
         with self._changed:
-            self._known, self._is_reading = known, False
+            self._known, self._is_reading = flow, False
             self._changed.notify_all()

@@ -127,7 +127,8 @@ def test_step_of_generator_that_another_thread_closes_ends(monkeypatch: pytest.M
 
 def test_setup_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER": "nope",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER": "nope",
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
