@@ -58,7 +58,8 @@ def conform(schemas: Path, resources: str) -> subprocess.CompletedProcess[str]:
 
 VALUES = [
     (),
-    ("--set", "volumeClaim=lake", "--set", "run.options={--check,never}", "--set", "nodeSelector.disk=ssd"),
+    ("--set", "volumeClaim=lake", "--set", "run.options={--check,never}", "--set", "nodeSelector.disk=ssd",
+     "--set", "env.AWS_REGION=eu-west-1", "--set-string", "env.ONE=1"),
 ]
 
 

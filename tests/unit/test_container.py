@@ -59,6 +59,16 @@ def test_compose_command_parses_and_its_configuration_loads(name: str) -> None:
     assert config.outputs["bus"]
 
 
+def test_compose_keeps_every_server_that_a_copy_depends_on() -> None:
+    """A copy whose server is another one after `down` and `up` is rejected for ever."""
+    for name, folder in (
+        ("postgres", "/var/lib/postgresql/data"), ("mariadb", "/var/lib/mysql"), ("kafka", "/var/lib/kafka/data"),
+    ):
+        assert f"{name}:{folder}" in SERVICES[name]["volumes"] and name in COMPOSE["volumes"]
+    with_admin = {name for name in OURS if "ADMIN_PASSWORD" in SERVICES[name]["environment"]}
+    assert with_admin == {"shop-preflight", "stock-preflight"}
+
+
 def test_compose_monitors_every_source() -> None:
     scraped = yaml.safe_load((HOME / "conf/compose/prometheus.yaml").read_text())["scrape_configs"][0]
     (targets,) = [each["targets"] for each in scraped["static_configs"]]
