@@ -60,7 +60,7 @@ def test_compose_command_parses_and_its_configuration_loads(name: str) -> None:
 
 
 def test_compose_keeps_every_server_that_a_copy_depends_on() -> None:
-    """A copy whose server is another one after `down` and `up` is rejected for ever."""
+    """A copy whose server is another one after `down` and `up` is rejected at every start."""
     for name, folder in (
         ("postgres", "/var/lib/postgresql/data"), ("mariadb", "/var/lib/mysql"), ("kafka", "/var/lib/kafka/data"),
     ):

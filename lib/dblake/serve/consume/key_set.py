@@ -26,12 +26,12 @@ class KeySet:
         """Return a mask of the texts that are in the set."""
         hashes = crc32_of(texts)
         first, last = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
-        found: npt.NDArray[np.bool_] = last > first
-        if found.any():
-            candidates = np.unique(_ranges(first[found], last[found]))
+        is_member: npt.NDArray[np.bool_] = last > first
+        if is_member.any():
+            candidates = np.unique(_ranges(first[is_member], last[is_member]))
             near = self._keys.take(pa.array(candidates))
-            found[found] = pc.is_in(texts.filter(pa.array(found)), near).to_numpy()
-        return found
+            is_member[is_member] = pc.is_in(texts.filter(pa.array(is_member)), near).to_numpy()
+        return is_member
 
 
 def _ranges(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

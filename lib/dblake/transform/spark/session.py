@@ -160,7 +160,7 @@ def end_jvm() -> None:
     if context is not None:
         # Its connection to the JVM breaks, which it would report with a traceback.
         if server := context._accumulatorServer:
-            server.handle_error = lambda *_: None
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]
         silent = threading.Thread(target=_silence, args=(context,), daemon=True)
         silent.start()
         silent.join(_SILENCE_SECONDS)
