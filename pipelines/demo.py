@@ -42,7 +42,7 @@ logger = logging.getLogger(f"dblake.{__name__}")
 def demo_database(folder: Path) -> Iterator[Path]:
     """Run the database, prepared for capture, and its writer within the block; yield the configuration file.
 
-    ``folder`` is recreated. Call it from the main thread. Raises UsageError if the folder is not the demo's own.
+    ``folder`` is recreated. Call it from the main thread. Raises ConfigError if the folder is not the demo's own.
     """
     conf = application_home() / "conf"
     with fresh_folder(folder, _MARKER), EmbeddedPostgres(folder / "postgres") as server:

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dblake.base.core.errors import UsageError
+from dblake.base.core.errors import ConfigError
 
 
 @contextmanager
 def fresh_folder(folder: Path, marker: str) -> Iterator[Path]:
     """Hold a folder, empty but for the file ``marker``, for this process alone within the block.
 
-    Raises UsageError for a folder with files but without the marker, and while another process holds it.
+    Raises ConfigError for a folder with files but without the marker, and while another process holds it.
     """
     mark = folder / marker
     if folder.exists() and any(folder.iterdir()) and not mark.exists():
-        raise UsageError(
+        raise ConfigError(
             f"{folder} holds files that this command did not create",
             next_step="move them, or start in another folder",
         )
@@ -27,14 +27,14 @@ def fresh_folder(folder: Path, marker: str) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         marked = mark.open("ab")
     except OSError as error:
-        raise UsageError(
+        raise ConfigError(
             f"{folder} cannot be written: {error.strerror}", next_step="start in a writable folder"
         ) from error
     with marked:
         try:
             fcntl.flock(marked, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UsageError(
+            raise ConfigError(
                 f"{folder} is used by a running process", next_step="stop it, or start in another folder"
             ) from error
         for entry in folder.iterdir():

@@ -92,12 +92,12 @@ def test_demo_copies_changes_and_ends_with_0(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(HOME / "lib"), "DBLAKE_CONF": "/nonexistent"}
     refused = subprocess.run([*command, "up", "--demo"], cwd=tmp_path, env=environment, capture_output=True, text=True,
                              timeout=60, check=False)
-    assert refused.returncode == 64 and "holds files that this command did not create" in refused.stderr
+    assert refused.returncode == 78 and "holds files that this command did not create" in refused.stderr
     (folder / "file").unlink()
     with running_demo(command, tmp_path, environment) as demo:
         require_copy(demo)
         second = demo.run("up", "--demo")
-        assert second.returncode == 64 and "is used by a running process" in second.stderr
+        assert second.returncode == 78 and "is used by a running process" in second.stderr
     assert (tmp_path / "dblake-demo" / "demo.password").read_text() not in demo.log.read_text()
 
 
