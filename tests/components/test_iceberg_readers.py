@@ -51,8 +51,11 @@ print(json.dumps([list(row) for row in rows]))
 
 def run(program: str, *arguments: str) -> list[list[str]]:
     python = Path(os.environ["DBLAKE_COMPONENTS_VENV"]) / "bin" / "python"
+    # The command's own Spark has a configuration and extensions that this one does not know.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTHON"))}
     done = subprocess.run(
         [str(python), "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=250,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     rows: list[list[str]] = json.loads(done.stdout.strip().splitlines()[-1])
