@@ -219,7 +219,7 @@ def land_undecodable_row(landing: str) -> None:
     table = Landing(landing, "shop")
     reached = table.reached
     assert reached is not None
-    row = table._table.to_pyarrow_table(filters=[("kind", "=", "row")]).slice(0, 1).to_pylist()[0]
+    row = table._table.delta.to_pyarrow_table(filters=[("kind", "=", "row")]).slice(0, 1).to_pylist()[0]
     wrong = row | {"batch": reached.batch + 1, "lsn": row["lsn"] + (1 << 40), "payload": f"I{ROW}".encode()}
     table.commit(pa.Table.from_pylist([wrong], schema=LANDING), replace(reached, batch=reached.batch + 1))
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 from deltalake import (
     ColumnProperties,
     CommitProperties,
-    DeltaTable,
     PostCommitHookProperties,
     Transaction,
     WriterProperties,
@@ -31,10 +30,10 @@ from dblake.base.core.source import ServerIdentity
 from dblake.base.core.transient import storage_fault, transient_reason
 from dblake.base.lake.commits import COMMIT_ID, new_commit_id
 from dblake.base.lake.locks import commit_lock
-from dblake.base.lake.log import COMMITS_PER_OPENING, Application
+from dblake.base.lake.log import Application, OpenTable
 from dblake.base.lake.panics import hidden_panics
 from dblake.base.lake.storage import is_local
-from dblake.base.lake.tables import create_table, open_table
+from dblake.base.lake.tables import create_table
 from dblake.landing.columns import (
     BATCH,
     CHUNK_ID,
@@ -141,27 +140,30 @@ class Landing:
         """True on object storage, where a commit takes several round trips whatever its size."""
         return not is_local(self._path)
 
-    def _open(self) -> DeltaTable:
+    def _open(self) -> OpenTable:
         """Open the table, and create it if there is none."""
         try:
-            return self._reopen()
+            return OpenTable(self._path)
         except TableNotFoundError:
             create_table(self._path, LANDING, _CONFIGURATION)
-            return self._reopen()
+            return OpenTable(self._path)
 
-    def _reopen(self) -> DeltaTable:
-        table = open_table(self._path)
-        self._opened_at = table.version()
-        return table
+    def _reopen(self) -> Reached | None:
+        """Open the newest version, and return the metadata of capture's newest commit.
+
+        The table then accepts the next commit, also if another process made the newest one: the caller compares that.
+        """
+        self._table = OpenTable(self._path)
+        return self._read_reached()
 
     def _read_reached(self) -> Reached | None:
         """Return the metadata of capture's newest commit; maintenance may have committed after it."""
-        if self._table.transaction_version(self._application) is None:
+        if self._table.delta.transaction_version(self._application) is None:
             return None
         self._commit_id = None
         limit = _HISTORY_COMMITS
         while True:
-            history: list[dict[str, Any]] = self._table.history(limit)
+            history: list[dict[str, Any]] = self._table.delta.history(limit)
             for commit in history:
                 if RESUME_METADATA in commit:
                     self._commit_id = commit.get(COMMIT_ID)
@@ -202,16 +204,15 @@ class Landing:
         self.reached = reached
 
     def _append(self, rows: pa.Table, reached: Reached, commit_id: str) -> None:
-        if self._table.version() - self._opened_at >= COMMITS_PER_OPENING:
-            self._table = self._reopen()
-            self._require_unchanged(reached)
+        if self._table.is_worn and self._reopen() != self.reached:
+            raise _fenced(reached)
         properties = CommitProperties(
             custom_metadata={**reached.to_metadata(), COMMIT_ID: commit_id},
             app_transactions=[Transaction(self._application, reached.batch)],
         )
         with hidden_panics():
             write_deltalake(
-                self._table, rows, mode="append", target_file_size=_ONE_FILE_BYTES, writer_properties=_WRITER,
+                self._table.delta, rows, mode="append", target_file_size=_ONE_FILE_BYTES, writer_properties=_WRITER,
                 commit_properties=properties,
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
@@ -219,11 +220,10 @@ class Landing:
     def _has_landed(self, reached: Reached, commit_id: str, error: Exception) -> bool:
         """Read from the table's log whether a commit that failed is there; the table is then the newest version.
 
-        Raises Fenced if another process's commit is there instead: opened again, the table would accept the next one.
+        Raises Fenced if another process's commit is there instead.
         """
         try:
-            self._table = self._reopen()
-            newest = self._read_reached()
+            newest = self._reopen()
         except (DeltaError, OSError):
             raise _unavailable(reached, error) from error
         if self._commit_id == commit_id:
@@ -232,11 +232,6 @@ class Landing:
         if newest != self.reached:
             raise _fenced(reached) from error
         return False
-
-    def _require_unchanged(self, reached: Reached) -> None:
-        """Raise Fenced if another process has landed a batch: the table, just opened again, would accept ours."""
-        if self._read_reached() != self.reached:
-            raise _fenced(reached)
 
 
 def _fenced(reached: Reached) -> Fenced:

@@ -135,11 +135,16 @@ class OpenTable:
     def refresh(self) -> bool:
         """Read the log's new entries; return True if there were any."""
         before = self.delta.version()
-        if storage_options(self._path) == self._options and before - self._opened_at < COMMITS_PER_OPENING:
+        if storage_options(self._path) == self._options and not self.is_worn:
             self.delta.update_incremental()
         else:
             self._open()
         return self.delta.version() != before
+
+    @property
+    def is_worn(self) -> bool:
+        """True after ``COMMITS_PER_OPENING`` versions: a commit takes less time if the table is opened before it."""
+        return self.delta.version() - self._opened_at >= COMMITS_PER_OPENING
 
     def _open(self) -> None:
         self._options, self.delta = storage_options(self._path), open_table(self._path)

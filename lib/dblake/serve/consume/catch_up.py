@@ -79,12 +79,9 @@ class CatchUp:
         They are considered once, by the first poll of a subscription that is not in a bootstrap. Events are replayed
         if another incarnation has begun, a table has no key or another one, or its state is behind.
         """
-        if not self._is_open or cursor.bootstrap is not None:
-            self._is_open = False
-            return None
-        self._is_open = False
-        following = self._plan(cursor)
-        if following is None:
+        is_first, self._is_open = self._is_open, False
+        following = self._plan(cursor) if is_first and cursor.bootstrap is None else None
+        if is_first and following is None:
             self.finish()
         return following
 
@@ -103,7 +100,7 @@ class CatchUp:
         changed = self._changed(span)
         if not changed or not changed.keys() <= frontier.versions.keys():
             return None
-        if any(True for _ in find_unbuilt(self._paths, changed, self._events.run)):
+        if find_unbuilt(self._paths, changed, self._events.run):
             return None
         tables = {table: NewestState(self._paths, table) for table in sorted(changed)}
         if self._mode == "auto" and not _is_worthwhile(changed, tables):
@@ -192,8 +189,10 @@ class ConsolidatedRows:
             skip = max(skip - 1, 0)
         present = self.rows.read_keys()
         if skip < len(present):
+            columns = self._count_columns()
             for rows in self.rows.read(skip):
-                yield [self._as_update(row) if len(row.after or ()) < self._columns else row for row in rows]
+                # A consumer may have the values of columns that state's row lacks.
+                yield [replace(row, op=Op.UPDATE) if len(row.after or ()) < columns else row for row in rows]
         gone = np.flatnonzero(~pc.is_in(changed.keys, present).to_numpy(zero_copy_only=False))
         gone = gone[max(skip - len(present), 0):]
         images = RowImages(self.source, self.schema, (), self.position)
@@ -205,15 +204,10 @@ class ConsolidatedRows:
                                          changed.seq[some].tolist(), strict=True)
             ]
 
-    @property
-    def _columns(self) -> int:
+    def _count_columns(self) -> int:
+        """Return the number of columns that are delivered of a whole row."""
         kept = self.rows.selection.columns_of(self.schema)
         return len(self.schema.columns if kept is None else kept.intersection(self.schema.names))
-
-    @staticmethod
-    def _as_update(row: Event) -> Event:
-        """Return a row that lacks columns as an update of the others: a consumer may have their values."""
-        return replace(row, op=Op.UPDATE)
 
     def _event(self, op: Op, lsn: int, seq: int, parts: tuple[str, ...] | None) -> Event:
         schema, at = self.schema, Position(self.position.incarnation, lsn, seq)

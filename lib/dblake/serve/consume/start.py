@@ -7,7 +7,7 @@ before the first event is the beginning of the events, as long as none has passe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
 from dblake.base.core.errors import ConsumeError, PointOutOfRange, StateNotReady, UsageError
@@ -77,7 +77,7 @@ def begin_bootstrap(paths: Paths, events: EventTable, selection: Selection) -> C
             next_step="run state to see why, or leave these tables out",
         )
     tables = sorted(filter(selection.has_table, frontier.versions))
-    for table in find_unbuilt(paths, tables, events.run):
+    if table := find_unbuilt(paths, tables, events.run):
         raise StateNotReady(
             f"table {table}: events were decoded again, and its state is not rebuilt yet",
             next_step="run state, then this again",
@@ -87,13 +87,14 @@ def begin_bootstrap(paths: Paths, events: EventTable, selection: Selection) -> C
     return replace(_cursor(frontier.position, frontier.batch, events), bootstrap=bootstrap)
 
 
-def find_unbuilt(paths: Paths, tables: Collection[str], run: int) -> Iterator[str]:
-    """Yield the tables whose state is not rebuilt after a redecode up to ``run`` replaced their events."""
+def find_unbuilt(paths: Paths, tables: Collection[str], run: int) -> str | None:
+    """Return a table whose state is not rebuilt after a redecode up to ``run`` replaced its events; None for none."""
     for replaced in replaced_since(paths, 0):
         if replaced.table in tables and replaced.run <= run:
             path = paths.state(*split_qualified(replaced.table))
             if newest_batch(path, Application.redecode(paths.source)) < replaced.run:
-                yield replaced.table
+                return replaced.table
+    return None
 
 
 def _begin_now(events: EventTable) -> Cursor:

@@ -197,6 +197,7 @@ class SourceStream:
                 found = self._builder.resolve(events)
                 yield Transaction(self.source, bootstrap.position, None, found, bootstrap=bootstrap.id), cursor
         cursor = self._advance(replace(cursor, bootstrap=None))
+        self._catch_up.finish()
         yield self._state_control(ControlKind.BOOTSTRAP_FINISHED, cursor, bootstrap)
 
     def _state_rows(self, bootstrap: Bootstrap, schema: TableSchema) -> StateRows | ConsolidatedRows:
@@ -210,8 +211,6 @@ class SourceStream:
         details: dict[str, Any] = {"tables": sorted(bootstrap.versions)}
         if bootstrap.since is not None:
             kind = _CONSOLIDATED[kind]
-            if kind is ControlKind.CONSOLIDATED_FINISHED:
-                self._catch_up.finish()
             details["since"] = str(bootstrap.since)
         return self._control(kind, cursor, bootstrap=bootstrap.id, **details)
 

@@ -1,4 +1,4 @@
-"""When runs are reported, and as parts of which other runs."""
+"""Runs of jobs: when they are reported, and the parent and root run that the environment names."""
 
 from __future__ import annotations
 

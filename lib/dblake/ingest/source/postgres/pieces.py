@@ -56,19 +56,20 @@ class PieceBuilder:
 
     def add_statement(self, payloads: Mapping[str, bytes]) -> None:
         """Add a DDL statement's payloads by table; they precede the next row, as schema rows do."""
-        self.frame_pending()
-        transaction = self.run.carried
-        assert transaction is not None, "a transactional message comes after its Begin"
-        position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
+        transaction, position = self._open_place()
         self._framed.append(frames.build_statement_rows(payloads, position, transaction))
 
     def add_watermark(self, reader: int, value: str) -> None:
         """Add a watermark that the log has as a message, not as a row; its transaction has nothing else."""
+        transaction, position = self._open_place()
+        self._watermarks.append(WatermarkSeen(reader, value, position, transaction.txid, transaction.committed_at))
+
+    def _open_place(self) -> tuple[frames.CarriedTransaction, Position]:
+        """Frame what is before a message; return its transaction, and the position of the next row in that."""
         self.frame_pending()
         transaction = self.run.carried
         assert transaction is not None, "a transactional message comes after its Begin"
-        position = Position(self._incarnation, transaction.lsn, transaction.number * 2)
-        self._watermarks.append(WatermarkSeen(reader, value, position, transaction.txid, transaction.committed_at))
+        return transaction, Position(self._incarnation, transaction.lsn, transaction.number * 2)
 
     def frame_pending(self) -> None:
         """Frame the run, in parts where a table's first row follows, or a row shows that its table has changed."""

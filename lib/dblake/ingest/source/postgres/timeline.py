@@ -9,6 +9,8 @@ Protocol: PostgreSQL documentation, "Streaming Replication Protocol", IDENTIFY_S
 
 from __future__ import annotations
 
+from psycopg2.extensions import connection
+
 from dblake.base.core.errors import ACCEPT_GAP, PositionLost, SourceError
 from dblake.base.core.log_places import lsn_number
 from dblake.base.core.position import ResumePoint
@@ -69,9 +71,8 @@ class TimelineGuard:
             )
 
     def _read(self) -> int:
-        with translate_errors(self._settings), self._connection.cursor() as cur:
-            cur.execute("IDENTIFY_SYSTEM")
-            return int(cur.fetchone()[1])
+        _, timeline, *_ = _fetch(self._connection, self._settings, "IDENTIFY_SYSTEM")
+        return int(str(timeline))
 
     def close(self) -> None:
         """Close the connection, which is a WAL sender of the server."""
@@ -87,9 +88,13 @@ def _parse_timeline_ends(history: str) -> dict[str, str]:
 def _execute(settings: PostgresSettings, command: str) -> tuple[object, ...]:
     conn = connect_replication(settings)
     try:
-        with translate_errors(settings), conn.cursor() as cur:
-            cur.execute(command)
-            row: tuple[object, ...] = cur.fetchone()
-            return row
+        return _fetch(conn, settings, command)
     finally:
         conn.close()
+
+
+def _fetch(conn: connection, settings: PostgresSettings, command: str) -> tuple[object, ...]:
+    with translate_errors(settings), conn.cursor() as cur:
+        cur.execute(command)
+        row: tuple[object, ...] = cur.fetchone()
+        return row
